@@ -1,0 +1,64 @@
+# domino-serve: `make demo` and `make test` do everything from a fresh clone.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+# Address of PyTorch's CPU wheel index, for machines whose package index has CUDA builds only.
+TORCH_INDEX ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
+# Linux without an NVIDIA driver: ask for the CPU build by name, the default one carries several GB of CUDA.
+CPU_LINUX := $(shell [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null && echo yes)
+
+.PHONY: help setup demo test lint format protos bench-cpu clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: $(READY) ## create .venv with everything the project needs (about 2 minutes, once)
+
+$(READY): pyproject.toml constraints.txt
+	@[ -x $(BIN)/python ] || { echo "setup 1/3: virtual environment in .venv"; $(PYTHON) -m venv .venv; }
+	@$(BIN)/python -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+ifeq ($(CPU_LINUX),yes)
+	@echo "setup 2/3: $(TORCH), CPU build"
+	@$(PIP) install -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)+cpu' || { \
+	  echo "setup 2/3: no CPU-only build in the package index, taking the default (large) one;"; \
+	  echo "           stop and run 'make setup TORCH_INDEX=<PyTorch CPU wheel index>' to avoid that"; \
+	  $(PIP) install -c constraints.txt '$(TORCH)'; }
+else
+	@echo "setup 2/3: $(TORCH)"
+	@$(PIP) install -c constraints.txt '$(TORCH)'
+endif
+	@echo "setup 3/3: domino-serve and its development tools"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup ## answer three prompts in AR, DFlash and Domino mode on this machine and compare
+	@$(BIN)/domino-serve demo
+
+test: setup ## run the tests
+	@$(BIN)/python -m pytest
+
+lint: setup ## ruff, mypy --strict, buf lint
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@cd protos && ../$(BIN)/buf lint
+
+format: setup ## let ruff fix and format
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+protos: setup ## regenerate protos/gen from the .proto files
+	@$(BIN)/python protos/generate.py
+
+bench-cpu: setup ## speed of AR, DFlash and Domino against transformers on this CPU
+	@$(BIN)/domino-serve bench cpu
+
+clean: ## remove the environment and caches (not the model cache)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

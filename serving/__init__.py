@@ -1,0 +1,1 @@
+"""What the three servers share: options, life cycle, channels, errors. Imports no torch."""

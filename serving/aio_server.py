@@ -1,0 +1,68 @@
+"""Life of a grpc.aio server process: bind, start, ready, wait for a signal, drain, stop."""
+
+import asyncio
+import logging
+import signal
+
+import grpc
+
+from serving.channel import SERVER_OPTIONS
+from serving.process import LIVENESS, READINESS, announce, bind
+
+_log = logging.getLogger(__name__)
+
+
+class AioServer:
+    """Add servicers to `grpc`, then start(), ready(), wait(). Make it inside the event loop.
+
+    grace_s: time running calls get after the first signal.
+    """
+
+    def __init__(self, service: str, *, host: str, port: int, grace_s: float) -> None:
+        self.grpc = grpc.aio.server(options=SERVER_OPTIONS)
+        self.address = bind(self.grpc, host, port)
+        self.draining = asyncio.Event()
+        self._service = service
+        self._grace_s = grace_s
+
+    async def start(self, *services: str) -> None:
+        """Answers calls, not ready yet; `services` are full gRPC names, for reflection."""
+        from grpc_health.v1 import health, health_pb2_grpc
+        from grpc_reflection.v1alpha import reflection
+
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+        names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self.grpc)
+        await self._set_ready(False)
+        await self.grpc.start()
+
+    async def ready(self) -> None:
+        await self._set_ready(True)
+        announce(self._service, self.address)
+
+    async def wait(self) -> int:
+        """Exit code, after a signal and the drain; a second signal ends running calls at once."""
+        loop, signals = asyncio.get_running_loop(), asyncio.Queue[int]()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signals.put_nowait, number)
+        await signals.get()
+        _log.info("draining, %g s at most; a second signal ends at once", self._grace_s)
+        self.draining.set()
+        await self._set_ready(False)
+        drain = asyncio.ensure_future(self.grpc.stop(self._grace_s))
+        second = asyncio.ensure_future(signals.get())
+        await asyncio.wait((drain, second), return_when=asyncio.FIRST_COMPLETED)
+        if second.done():
+            await self.grpc.stop(None)
+        second.cancel()
+        await drain
+        return 0
+
+    async def _set_ready(self, ready: bool) -> None:
+        from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+        serving, not_serving = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
+        await self._health.set(LIVENESS, serving)
+        for name in READINESS:
+            await self._health.set(name, serving if ready else not_serving)

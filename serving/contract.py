@@ -1,0 +1,22 @@
+"""Names both sides of the wire agree on: the contract's version and the drafting modes."""
+
+from typing import Final, Literal
+
+from domino_serve.v1 import speculation_pb2 as spec
+
+CONTRACT_VERSION: Final = 1
+
+ModeName = Literal["ar", "dflash", "domino"]
+
+MODES: Final[dict[ModeName, spec.Mode.ValueType]] = {
+    "ar": spec.MODE_AR,
+    "dflash": spec.MODE_DFLASH,
+    "domino": spec.MODE_DOMINO,
+}
+
+
+def mode_name(mode: int) -> str:
+    """Name of a wire mode for people; "unspecified" or "mode 7" when it is none of MODES."""
+    if mode == spec.MODE_UNSPECIFIED:
+        return "unspecified"
+    return next((name for name, value in MODES.items() if value == mode), f"mode {mode}")

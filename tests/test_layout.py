@@ -1,4 +1,4 @@
-"""The layout rules of the project, as tests: what may import what, and what must stay torch-free."""
+"""The layout rules of the project, as tests: who may import whom, and what stays torch-free."""
 
 import ast
 import subprocess
@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCE_ROOTS = {"domino_serve": "protos/gen/domino_serve", "domino_kernels": "kernels/domino_kernels"}
+SOURCE_ROOTS = {
+    "domino_serve": "protos/gen/domino_serve",
+    "domino_kernels": "kernels/domino_kernels",
+}
 
 # Package -> the packages of ours it may import. Whoever is missing here may import everything.
 ALLOWED = {

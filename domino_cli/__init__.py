@@ -1,0 +1,1 @@
+"""`domino-serve`: the composition root. Starts, pulls, inspects and compares; imports lazily."""

@@ -1,0 +1,37 @@
+"""Options of the router process."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.contract import ModeName
+from serving.options import OptionError, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RouterConfig:
+    target: Path = field(help="target's folder; its tokenizer.json and tokenizer_config.json")
+    verify: str = field(help="host:port of the verify service")
+    draft: str | None = field(None, help="host:port of the draft service; without one, plain")
+    mode: ModeName | None = field(
+        None, help="mode of requests that name none (default: the strongest one available)"
+    )
+    host: str = field("127.0.0.1", help="address to listen on")
+    port: int = field(0, help="TCP port to listen on; 0 takes a free one")
+    max_requests: int = field(256, help="running requests; more are refused with CAPACITY")
+    max_prompt_bytes: int = field(1 << 20, help="bytes of UTF-8 in a text or chat prompt")
+    default_max_tokens: int = field(256, help="max_tokens of requests that name none")
+    seat_timeout_s: float = field(0.5, help="wait for a draft seat; then the request runs plain")
+    startup_timeout_s: float = field(300.0, help="wait for the verify service at start")
+    grace_s: float = field(30.0, help="time running requests get after the first signal")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise OptionError("port", self.port, "must be in 0..65535")
+        for name in ("max_requests", "max_prompt_bytes", "default_max_tokens"):
+            if getattr(self, name) < 1:
+                raise OptionError(name, getattr(self, name), "must be at least 1")
+        for name in ("seat_timeout_s", "startup_timeout_s", "grace_s"):
+            if not getattr(self, name) >= 0:
+                raise OptionError(name, getattr(self, name), "must not be negative")
+        if self.draft is None and self.mode not in (None, "ar"):
+            raise OptionError("mode", self.mode, "needs a draft service: give --draft")

@@ -1,0 +1,50 @@
+"""What the verify service has loaded in; what this router serves out, as GetModelInfo tells it."""
+
+import logging
+
+from domino_serve.v1 import generate_pb2 as pb
+from domino_serve.v1 import speculation_pb2 as spec
+from domino_serve.v1 import verify_pb2
+from router.config import RouterConfig
+from router.tokenizer import Tokenizer
+from serving.contract import MODES, mode_name
+from serving.errors import Mismatch, StartError
+
+_log = logging.getLogger(__name__)
+
+
+def served_model(
+    target: verify_pb2.GetTargetResponse, tokenizer: Tokenizer, config: RouterConfig
+) -> pb.GetModelInfoResponse:
+    """Limits and defaults of requests; raises when tokenizer or mode do not fit the target."""
+    if tokenizer.num_ids > target.target.vocab_size:
+        expected = f"at most {target.target.vocab_size} ids, as {target.target.name} has"
+        raise Mismatch(f"tokenizer of {config.target}", expected, tokenizer.num_ids)
+    modes = _modes(target, config)
+    default = MODES[config.mode] if config.mode else modes[-1]
+    if default not in modes:
+        names = ", ".join(map(mode_name, modes))
+        raise StartError(f"mode {mode_name(default)}: the loaded models can run {names} only")
+    speculative = len(modes) > 1
+    return pb.GetModelInfoResponse(
+        target=target.target.name,
+        draft=target.draft.name if speculative else "",
+        vocab_size=target.target.vocab_size,
+        max_context=target.max_context,
+        eos_token_ids=target.eos_token_ids,
+        modes=modes,
+        default_mode=default,
+        max_draft_tokens=target.draft.block_size - 1 if speculative else 0,
+        default_draft_tokens=target.default_draft_tokens if speculative else 0,
+    )
+
+
+def _modes(target: verify_pb2.GetTargetResponse, config: RouterConfig) -> list[spec.Mode.ValueType]:
+    """Weakest first."""
+    if config.draft is None:
+        return [spec.MODE_AR]
+    if not target.HasField("draft"):
+        _log.warning("the verify service at %s has no draft loaded: plain only", config.verify)
+        return [spec.MODE_AR]
+    domino = [spec.MODE_DOMINO] if target.draft.has_domino_head else []
+    return [spec.MODE_AR, spec.MODE_DFLASH, *domino]

@@ -1,0 +1,97 @@
+"""The blocking client: one channel, any number of requests from any number of threads."""
+
+from collections.abc import Iterator
+from typing import Self, Unpack
+
+import grpc
+
+from domino_client.completion import Chunk, Completion, ModelInfo
+from domino_client.parse import Assembly, model_info
+from domino_client.request import RequestArgs, build_request
+from domino_serve.v1 import generate_pb2 as pb
+from domino_serve.v1.generate_pb2_grpc import GenerateServiceStub
+from serving.channel import channel
+from serving.errors import from_rpc_error
+
+_UNARY_TIMEOUT_S = 10.0
+
+
+class Stream:
+    """Chunks as they are committed, once; leaving the loop or the `with` block cancels."""
+
+    def __init__(self, call: "grpc._CallIterator[pb.GenerateResponse]") -> None:
+        self._call = call
+        self._assembly = Assembly()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        try:
+            for response in self._call:
+                if chunk := self._assembly.add(response):
+                    yield chunk
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, "router") from error
+        finally:
+            self.cancel()
+
+    @property
+    def completion(self) -> Completion:
+        """The whole; only after the last chunk."""
+        return self._assembly.finished()
+
+    def cancel(self) -> None:
+        """Ends the request; nothing happens when it has ended."""
+        self._call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+
+class Client:
+    """address: the router's host:port. timeout_s: default deadline of a request, none if None.
+
+    Methods raise serving.errors.ServingError subclasses.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float | None = None) -> None:
+        self._channel = channel(address)
+        self._stub = GenerateServiceStub(self._channel)
+        self._timeout_s = timeout_s
+
+    def stream(self, text: str | None = None, **args: Unpack[RequestArgs]) -> Stream:
+        request = build_request(text, args)
+        own = args.get("timeout_s")
+        timeout_s = self._timeout_s if own is None else own
+        return Stream(self._stub.Generate(request, timeout=timeout_s))
+
+    def generate(self, text: str | None = None, **args: Unpack[RequestArgs]) -> Completion:
+        with self.stream(text, **args) as stream:
+            for _ in stream:
+                pass
+            return stream.completion
+
+    def abort(self, request_id: str) -> bool:
+        """Ends a running request, whose stream completes with "abort"; whether there was one."""
+        try:
+            request = pb.AbortRequest(request_id=request_id)
+            return self._stub.Abort(request, timeout=_UNARY_TIMEOUT_S).found
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, "router") from error
+
+    def model_info(self) -> ModelInfo:
+        try:
+            request = pb.GetModelInfoRequest()
+            return model_info(self._stub.GetModelInfo(request, timeout=_UNARY_TIMEOUT_S))
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, "router") from error
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

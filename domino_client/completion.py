@@ -1,0 +1,79 @@
+"""What a client gets, as plain dataclasses; domino_client.parse makes them from messages."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """What one verify step committed; text lags behind while a character is incomplete."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speculation:
+    """What speculation did; accepted_by_position[j] counts steps that accepted more than j."""
+
+    mode: str
+    width: int
+    verify_steps: int
+    plain_steps: int
+    proposed_tokens: int
+    accepted_tokens: int
+    accepted_by_position: tuple[int, ...]
+    step_tokens: int
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens per verify step, the bonus token included; 1.0 is plain decoding."""
+        return self.step_tokens / self.verify_steps if self.verify_steps else 1.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted per proposed draft token."""
+        return self.accepted_tokens / self.proposed_tokens if self.proposed_tokens else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timings:
+    """Nanoseconds on the verify service's clock, from the request's arrival there."""
+
+    queue_ns: int
+    first_token_ns: int
+    total_ns: int
+    verify_ns: int
+    draft_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """token_ids include a final stop id, text does not."""
+
+    request_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_token_id: int | None
+    prompt_tokens: int
+    completion_tokens: int
+    speculation: Speculation
+    timings: Timings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelInfo:
+    """What the router serves, its limits and defaults; draft is empty without one."""
+
+    target: str
+    draft: str
+    vocab_size: int
+    max_context: int
+    eos_token_ids: tuple[int, ...]
+    modes: tuple[str, ...]
+    default_mode: str
+    max_draft_tokens: int
+    default_draft_tokens: int

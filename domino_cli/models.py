@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import sysconfig
 from pathlib import Path
 
 from domino_cli.errors import UsageError
@@ -11,8 +12,11 @@ from domino_cli.progress import say
 __all__ = ["DEFAULT_DRAFT", "DEFAULT_TARGET", "add_arguments", "pull", "resolve_model", "run"]
 
 DEFAULT_DRAFT = "smollm2-135m-domino-b16"
-# Checkpoints of this project: in the repository, or beside this file in an installed wheel.
-DRAFT_FOLDERS = (Path(__file__).parent.parent / "models", Path(__file__).parent / "checkpoints")
+# Checkpoints of this project: in the repository, or where an installed wheel put them.
+DRAFT_FOLDERS = (
+    Path(__file__).parent.parent / "models",
+    Path(sysconfig.get_path("data")) / "share" / "domino-serve" / "models",
+)
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 

@@ -1,0 +1,69 @@
+"""`domino-serve COMMAND`: parses, runs the command, turns its errors into one line and a code.
+
+Exit codes: 0 done, 1 failed at run time, 2 the user's input, 130 interrupted.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType, ModuleType
+
+from domino_cli import bench, demo, generate, inspect_checkpoint, models, up
+from domino_cli.errors import CommandError
+from serving.errors import BadRequest, ServingError
+
+COMMANDS: dict[str, tuple[ModuleType, str]] = {
+    "up": (up, "start verify, draft and router on this machine"),
+    "generate": (generate, "answer one prompt"),
+    "demo": (demo, "answer three prompts in AR, DFlash and Domino mode and compare"),
+    "models": (models, "pull or list the models that come with this project"),
+    "inspect": (inspect_checkpoint, "show what is understood of a checkpoint"),
+    "bench": (bench, "measure speed on this machine"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """One line per error; the usage of dozens of flags would hide it."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        print(f"{self.prog}: {message} (see --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def parser() -> argparse.ArgumentParser:
+    result = Parser(
+        prog="domino-serve",
+        description="LLM serving with speculative decoding: router, draft and verify services.",
+    )
+    commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (module, about) in COMMANDS.items():
+        sub = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        module.add_arguments(sub)
+        sub.set_defaults(run=module.run)
+    return result
+
+
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    signal.signal(signal.SIGTERM, interrupt)  # so that services are stopped on the way out
+    args = parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+    except CommandError as error:
+        print(f"domino-serve {args.command}: {error}", file=sys.stderr)
+        return error.exit_code
+    except ServingError as error:
+        print(f"domino-serve {args.command}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, BadRequest) else 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

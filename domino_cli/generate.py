@@ -1,0 +1,99 @@
+"""`domino-serve generate`: one prompt, its answer streamed or as one JSON object."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from domino_cli.ask import Answer, ask
+from domino_cli.errors import UsageError
+from domino_cli.progress import say
+from domino_cli.stack import Stack
+from domino_cli.stack_arguments import (
+    MODES,
+    STACK_FLAGS,
+    add_stack_arguments,
+    positive,
+    stack_config,
+)
+from domino_client import Client, RequestArgs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", metavar="PROMPT", help="text to continue, '-' reads stdin")
+    parser.add_argument("--chat", action="store_true", help="PROMPT is a user's turn of a chat")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument("--mode", choices=MODES, help="how tokens are drafted; ar does not draft")
+    parser.add_argument("--max-tokens", type=positive, metavar="N", help="most tokens to produce")
+    parser.add_argument(
+        "--address", metavar="HOST:PORT", help="a running router (default: start the services)"
+    )
+    parser.add_argument("--logs", action="store_true", help="show the logs of started services")
+    add_stack_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    prompt = read_prompt(args.prompt)
+    with router(args) as address, Client(address) as client:
+        on_text = ignore if args.json else write
+        chat = prompt if args.chat else None
+        answer = ask(client, None if args.chat else prompt, on_text, **request(args, chat))
+    if args.json:
+        print(json.dumps(answer.as_json()))
+    else:
+        print()
+        say(summary(answer))
+    return 0
+
+
+def read_prompt(text: str) -> str:
+    """The argument, or all of stdin for '-'. Raises UsageError for an empty or undecodable one."""
+    try:
+        prompt = sys.stdin.buffer.read().decode() if text == "-" else text
+        prompt.encode()
+    except UnicodeError as error:
+        raise UsageError(f"prompt: not valid UTF-8 ({error})") from error
+    if not prompt:
+        raise UsageError("prompt: is empty")
+    return prompt
+
+
+@contextmanager
+def router(args: argparse.Namespace) -> Iterator[str]:
+    """Address of the given router, or of one started for this command and stopped after it."""
+    if args.address is None:
+        with Stack(stack_config(args, show_logs=args.logs)) as stack:
+            yield stack.router_address
+        return
+    for name in STACK_FLAGS:
+        if getattr(args, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} is for services started here, not with --address")
+    yield args.address
+
+
+def request(args: argparse.Namespace, chat: str | None) -> RequestArgs:
+    return RequestArgs(
+        chat=None if chat is None else [{"role": "user", "content": chat}],
+        max_tokens=args.max_tokens,
+        mode=args.mode,
+    )
+
+
+def write(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def ignore(text: str) -> None:
+    """With --json the text is part of the object."""
+
+
+def summary(answer: Answer) -> str:
+    completion, speculation = answer.completion, answer.completion.speculation
+    return (
+        f"[{speculation.mode}, width {speculation.width}: {completion.completion_tokens} tokens, "
+        f"{answer.tokens_per_s:.1f} tokens/s, acceptance length "
+        f"{speculation.acceptance_length:.2f}, TTFT {answer.ttft_s * 1e3:.0f} ms, "
+        f"finished by {completion.finish_reason}]"
+    )

@@ -1,0 +1,170 @@
+"""The three services on one machine: verify and draft first, the router with their addresses.
+
+with Stack(StackConfig(target=folder, draft=folder)) as stack:
+    client = Client(stack.router_address)
+"""
+
+import queue
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from domino_cli.errors import CommandError
+from domino_cli.progress import Say, clear, overwrite, say
+from domino_cli.service_process import Event, ServiceProcess
+
+GRACE_S = 35.0  # a little more than the services give running requests
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StackConfig:
+    """What to start. None leaves a setting to the services' own default.
+
+    draft: None runs the target alone (plain decoding, two processes).
+    port: the router's; the other two take free ports.
+    """
+
+    target: Path
+    draft: Path | None = None
+    mode: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    width: int | None = None
+    threads: int | None = None
+    max_sequences: int | None = None
+    domino_candidates: int | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    ready_timeout_s: float = 900.0
+    show_logs: bool = True
+
+    def model_flags(self) -> list[str]:
+        """What verify and draft have in common."""
+        values = {"device": self.device, "dtype": self.dtype, "threads": self.threads}
+        models = {"target": self.target, "draft": self.draft}
+        return flags({**models, **values, "host": self.host, "port": 0})
+
+    def verify_flags(self) -> list[str]:
+        return [
+            *self.model_flags(),
+            *flags({"width": self.width, "max_sequences": self.max_sequences}),
+        ]
+
+    def draft_flags(self) -> list[str]:
+        return [*self.model_flags(), *flags({"domino_candidates": self.domino_candidates})]
+
+    def router_flags(self, addresses: dict[str, str]) -> list[str]:
+        """Flags of the router, given the other services' addresses by name."""
+        return flags(
+            {
+                "target": self.target,
+                **addresses,
+                "mode": self.mode,
+                "host": self.host,
+                "port": self.port,
+            }
+        )
+
+
+def flags(values: dict[str, object]) -> list[str]:
+    """{"max_sequences": 8, "mode": None} -> ["--max-sequences", "8"]."""
+    pairs = [(name, value) for name, value in values.items() if value is not None]
+    return [text for n, value in pairs for text in (f"--{n.replace('_', '-')}", str(value))]
+
+
+@dataclass(slots=True)
+class Stack:
+    """Running services; entering waits until all are ready, leaving stops all of them.
+
+    Entering raises CommandError when one ends instead of getting ready, with its last lines.
+    """
+
+    config: StackConfig
+    say: Say = say
+    addresses: dict[str, str] = field(default_factory=dict)
+    _services: dict[str, ServiceProcess] = field(default_factory=dict)
+    _events: "queue.SimpleQueue[Event]" = field(default_factory=queue.SimpleQueue)
+
+    @property
+    def router_address(self) -> str:
+        return self.addresses["router"]
+
+    def __enter__(self) -> Self:
+        try:
+            self._start("verify", "verify_service", self.config.verify_flags())
+            if self.config.draft is not None:
+                self._start("draft", "draft_service", self.config.draft_flags())
+            self._await_ready(list(self._services))
+            self._start("router", "router", self.config.router_flags(self.addresses))
+            self._await_ready(["router"])
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def summary(self) -> str:
+        """One line per service: name, address, process id."""
+        return "\n".join(
+            f"{name:<7} {self.addresses[name]:<21} pid {service.pid}"
+            for name, service in self._services.items()
+        )
+
+    def wait(self) -> None:
+        """Returns never: raises CommandError as soon as a service ends."""
+        while True:
+            self._check(self._events.get())
+
+    def stop(self) -> None:
+        """Stops the router first, so that no request meets a stopped engine. Repeatable."""
+        services = list(reversed(self._services.values()))
+        try:
+            for service in services:
+                service.stop(GRACE_S)
+        finally:  # a second Ctrl-C must leave none behind
+            for service in services:
+                service.kill()
+        self._services.clear()
+
+    def _start(self, name: str, module: str, arguments: Sequence[str]) -> None:
+        relay = self.say if self.config.show_logs else _discard
+        self._services[name] = ServiceProcess(
+            name, module, arguments, events=self._events, say=relay
+        )
+
+    def _await_ready(self, names: Sequence[str]) -> None:
+        begin = time.monotonic()
+        while missing := [name for name in names if name not in self.addresses]:
+            elapsed = time.monotonic() - begin
+            if elapsed > self.config.ready_timeout_s:
+                raise CommandError(f"{', '.join(missing)}: not ready after {elapsed:.0f} s")
+            overwrite(f"starting {', '.join(missing)}: {elapsed:.0f} s")
+            try:
+                self._check(self._events.get(timeout=1.0))
+            except queue.Empty:
+                continue
+        clear()
+
+    def _check(self, event: Event) -> None:
+        if event.exit_code is not None:
+            log = self._services[event.service].log
+            raise CommandError(
+                f"{event.service} ended with exit code {event.exit_code}; its last lines:\n"
+                + "\n".join(f"  {line}" for line in log)
+            )
+        assert event.address is not None
+        self.addresses[event.service] = event.address
+
+
+def _discard(line: str) -> None:
+    """Where the log of a quiet stack goes; the last lines are kept for errors all the same."""

@@ -1,0 +1,112 @@
+"""The flags of every command that starts services, and the StackConfig they stand for."""
+
+import argparse
+
+from domino_cli.errors import UsageError
+from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET, resolve_model
+from domino_cli.progress import say
+from domino_cli.stack import StackConfig
+from serving.contract import ModeName
+
+MODES: tuple[ModeName, ...] = ("ar", "dflash", "domino")
+# Set by add_stack_arguments; None when the user did not give one.
+STACK_FLAGS = (
+    "target",
+    "draft",
+    "device",
+    "dtype",
+    "width",
+    "threads",
+    "max_sequences",
+    "domino_candidates",
+)
+DTYPES = {
+    "float32": "float32",
+    "fp32": "float32",
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+    "float16": "float16",
+    "fp16": "float16",
+}
+
+
+def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("services")
+    group.add_argument(
+        "--target",
+        metavar="MODEL",
+        help=f"folder or name of the target model (default: {DEFAULT_TARGET})",
+    )
+    group.add_argument(
+        "--draft",
+        metavar="MODEL",
+        help="folder or name of its draft, or 'none' "
+        f"(default: {DEFAULT_DRAFT} for the default target, none for others)",
+    )
+    group.add_argument("--device", help="device of both models, such as cpu or cuda")
+    group.add_argument(
+        "--dtype", choices=DTYPES, metavar="DTYPE", help="float32, bfloat16, float16"
+    )
+    group.add_argument(
+        "--width",
+        type=positive,
+        metavar="N",
+        help="positions verified in a step, 1 is plain decoding (default: the draft's block size)",
+    )
+    group.add_argument("--threads", type=positive, metavar="N", help="CPU threads of each model")
+    group.add_argument(
+        "--max-sequences", type=positive, metavar="N", help="sequences verified at once"
+    )
+    group.add_argument(
+        "--domino-candidates",
+        type=int,
+        metavar="K",
+        help="candidate tokens of Domino's correction, 0 for the full vocabulary",
+    )
+
+
+def positive(text: str) -> int:
+    """argparse type: an integer of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return value
+
+
+def port(text: str) -> int:
+    """argparse type: a TCP port, 0 for a free one."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
+
+
+def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
+    """Resolves the models, pulling the embedded ones. Raises UsageError naming the value."""
+    target = args.target or DEFAULT_TARGET
+    draft = draft_name(target, args.draft)
+    if draft is None and args.mode in ("dflash", "domino"):
+        raise UsageError(f"--mode {args.mode} needs a draft: give --draft")
+    if draft is None:
+        say(f"no draft for {target}: decoding is plain (give one with --draft)")
+    return StackConfig(
+        target=resolve_model(target),
+        draft=resolve_model(draft) if draft is not None else None,
+        mode=args.mode,
+        device=args.device,
+        dtype=DTYPES[args.dtype] if args.dtype else None,
+        width=args.width,
+        threads=args.threads,
+        max_sequences=args.max_sequences,
+        domino_candidates=args.domino_candidates,
+        show_logs=show_logs,
+    )
+
+
+def draft_name(target: str, draft: str | None) -> str | None:
+    """The draft that is meant: the one given, else the embedded one for the embedded target."""
+    if draft is None:
+        return DEFAULT_DRAFT if target == DEFAULT_TARGET else None
+    return None if draft == "none" else draft

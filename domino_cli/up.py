@@ -1,0 +1,30 @@
+"""`domino-serve up`: the three services on this machine until Ctrl-C."""
+
+import argparse
+from dataclasses import replace
+
+from domino_cli.progress import say
+from domino_cli.stack import Stack
+from domino_cli.stack_arguments import MODES, add_stack_arguments, port, stack_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument(
+        "--port", type=port, default=50050, help="the router's port, 0 for a free one (%(default)s)"
+    )
+    parser.add_argument("--mode", choices=MODES, help="mode of requests that name none")
+    add_stack_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    config = replace(stack_config(args, show_logs=True), host=args.host, port=args.port)
+    with Stack(config) as stack:
+        print(stack.summary(), flush=True)
+        say(f"try: domino-serve generate --address {stack.router_address} --chat 'Who are you?'")
+        say("Ctrl-C stops all services")
+        try:
+            stack.wait()
+        except KeyboardInterrupt:
+            say("stopping")
+    return 0

@@ -37,21 +37,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 def test_flags_become_fields_of_their_types() -> None:
     """Prevents options that stay strings."""
-    argv = [
-        "--target",
-        "t",
-        "--port",
-        "7",
-        "--share",
-        "1",
-        "--mode",
-        "domino",
-        "--width",
-        "8",
-        "--verbose",
-        "--draft",
-        "h:1",
-    ]
+    flags = ("--target=t", "--port=7", "--share=1", "--mode=domino", "--width=8", "--verbose")
     assert parsed(*flags, "--draft=h:1") == Config(
         target=Path("t"), port=7, share=1.0, mode="domino", width=8, verbose=True, draft="h:1"
     )

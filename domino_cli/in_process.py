@@ -5,10 +5,10 @@ import queue
 from collections.abc import Sequence
 from typing import Self
 
-from domino_serve.v1 import draft_pb2, verify_pb2
-from domino_serve.v1 import speculation_pb2 as spec
 from torch import Tensor
 
+from domino_serve.v1 import draft_pb2, verify_pb2
+from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.engine import DraftEngine, Stream
 from draft_service.load import Loaded as LoadedDraft
 from serving.errors import ServingError

@@ -286,7 +286,6 @@ class SessionStep(_message.Message):
     NUM_ROWS_FIELD_NUMBER: _builtins.int
     CURRENT_FIELD_NUMBER: _builtins.int
     DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
-    RESTART_AT_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     """The session."""
     context_id: _builtins.int
@@ -296,15 +295,13 @@ class SessionStep(_message.Message):
     step: _builtins.int
     """Orders the steps of an epoch; the same step again gets the same answer."""
     rows_start: _builtins.int
-    """Position of the first row; equals the session's draft_kv_len unless restart_at is set."""
+    """Position of the first row; equals the session's draft_kv_len."""
     num_rows: _builtins.int
     """Rows of this session in StepRequest.rows; may be 0."""
     current: _builtins.int
     """Last emitted token, which has no row yet. Unset: append only."""
     draft_tokens: _builtins.int
     """Proposals wanted, 1 to the checkpoint's limit. Required with current."""
-    restart_at: _builtins.int
-    """Cold start: forget the context and begin at this position."""
     def __init__(
         self,
         *,
@@ -316,24 +313,19 @@ class SessionStep(_message.Message):
         num_rows: _builtins.int = ...,
         current: _builtins.int | None = ...,
         draft_tokens: _builtins.int | None = ...,
-        restart_at: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "_draft_tokens", b"_draft_tokens", "_restart_at", b"_restart_at", "current", b"current", "draft_tokens", b"draft_tokens", "restart_at", b"restart_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "_draft_tokens", b"_draft_tokens", "current", b"current", "draft_tokens", b"draft_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "_draft_tokens", b"_draft_tokens", "_restart_at", b"_restart_at", "context_id", b"context_id", "current", b"current", "draft_tokens", b"draft_tokens", "epoch", b"epoch", "num_rows", b"num_rows", "restart_at", b"restart_at", "rows_start", b"rows_start", "session", b"session", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "_draft_tokens", b"_draft_tokens", "context_id", b"context_id", "current", b"current", "draft_tokens", b"draft_tokens", "epoch", b"epoch", "num_rows", b"num_rows", "rows_start", b"rows_start", "session", b"session", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__current: _TypeAlias = _typing.Literal["current"]  # noqa: Y015
     _WhichOneofArgType__current: _TypeAlias = _typing.Literal["_current", b"_current"]  # noqa: Y015
     _WhichOneofReturnType__draft_tokens: _TypeAlias = _typing.Literal["draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__draft_tokens: _TypeAlias = _typing.Literal["_draft_tokens", b"_draft_tokens"]  # noqa: Y015
-    _WhichOneofReturnType__restart_at: _TypeAlias = _typing.Literal["restart_at"]  # noqa: Y015
-    _WhichOneofArgType__restart_at: _TypeAlias = _typing.Literal["_restart_at", b"_restart_at"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__current) -> _WhichOneofReturnType__current | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__draft_tokens) -> _WhichOneofReturnType__draft_tokens | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__restart_at) -> _WhichOneofReturnType__restart_at | None: ...
 
 Global___SessionStep: _TypeAlias = SessionStep  # noqa: Y015
 

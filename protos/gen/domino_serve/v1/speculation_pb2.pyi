@@ -131,7 +131,7 @@ class SpeculationStats(_message.Message):
     accepted_tokens: _builtins.int
     """Draft tokens that equalled the target's choice."""
     step_tokens: _builtins.int
-    """Tokens emitted by verify steps, the untrimmed last step included."""
+    """Tokens emitted by verify steps; what a stop or max_tokens cuts off does not count."""
     @_builtins.property
     def accepted_by_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """accepted_by_position[j] counts the steps that accepted more than j draft tokens."""

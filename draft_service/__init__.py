@@ -1,0 +1,1 @@
+"""The draft service: DFlash backbone, draft KV, Domino rollout."""

@@ -1,0 +1,40 @@
+"""`python -m draft_service`: loads the draft, then serves DraftService until told to stop."""
+
+import sys
+
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc
+from draft_service.config import DraftServiceConfig
+from draft_service.load import load
+from draft_service.servicer import DraftServicer
+from serving.options import parse
+from serving.process import run
+from serving.server import Server
+from serving.tensors import DTYPES
+
+SERVICE = "draft"
+
+
+def main() -> int:
+    """Runs the service; the exit code."""
+    config = parse(
+        DraftServiceConfig,
+        prog="python -m draft_service",
+        description="Serves the draft model: block backbone and Domino rollout.",
+    )
+    server = Server(SERVICE, host=config.host, port=config.port, grace_s=config.grace_s)
+    loaded = load(config)
+    servicer = DraftServicer(
+        loaded,
+        hidden=loaded.target.hidden_size,
+        dtype=DTYPES[config.dtype],
+        ttl_s=config.ticket_ttl_s,
+        draining=server.draining,
+    )
+    draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)
+    server.start(draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name)
+    server.ready()
+    return server.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, SERVICE))

@@ -1,0 +1,40 @@
+"""Options of the draft service."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from serving.options import OptionError, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftServiceConfig:
+    """Command line and config file of `python -m draft_service`."""
+
+    target: Path = field(help="folder of the target checkpoint; its embedding and head are used")
+    draft: Path = field(help="folder of the draft checkpoint")
+    host: str = field("127.0.0.1", help="address to listen on")
+    port: int = field(0, help="port to listen on; 0 takes a free one")
+    device: str = field("cpu", help="torch device, such as cpu or cuda:0")
+    dtype: Literal["float32", "bfloat16", "float16"] = field("float32", help="computation dtype")
+    threads: int = field(0, help="CPU threads; 0 leaves torch's default")
+    domino_candidates: int = field(
+        0, help="tokens the Domino correction scores a step; 0 is the exact full vocabulary"
+    )
+    max_sessions: int = field(64, help="sessions at once; more requests run without a draft")
+    kv_tokens: int = field(32768, help="positions of draft KV cache, shared by all sessions")
+    page_size: int = field(128, help="positions of a KV page")
+    max_rows: int = field(4096, help="projected rows taken in one step")
+    ticket_ttl_s: float = field(10.0, help="time a reserved seat waits to be opened")
+    grace_s: float = field(10.0, help="time running steps get after SIGTERM")
+
+    def __post_init__(self) -> None:
+        for name in ("max_sessions", "kv_tokens", "page_size", "max_rows"):
+            if getattr(self, name) < 1:
+                raise OptionError(name, getattr(self, name), "must be at least 1")
+        for name in ("threads", "domino_candidates", "port"):
+            if getattr(self, name) < 0:
+                raise OptionError(name, getattr(self, name), "must not be negative")
+        for name in ("ticket_ttl_s", "grace_s"):
+            if not getattr(self, name) > 0:
+                raise OptionError(name, getattr(self, name), "must be above 0")

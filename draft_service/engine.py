@@ -1,0 +1,188 @@
+"""The draft's step: open, append rows, run the blocks, roll out, close; one step at a time.
+
+Called by draft_service.servicer with one message per engine step of a verify service.
+"""
+
+import threading
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from domino_kernels.attention import Batch, Span
+from domino_kernels.paged_kv import PagedKV
+from domino_serve.v1 import draft_pb2
+from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.checks import Refusal, check_step
+from draft_service.model import DraftModel
+from draft_service.rollout import DFlashSampler, DominoSampler
+from draft_service.seats import Seats, Session
+from serving.contract import mode_name
+from serving.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A step that passed its checks, its session and its rows in the message."""
+
+    step: draft_pb2.SessionStep
+    session: Session
+    rows: slice
+
+
+class Stream:
+    """The sessions of one verify service; they end with it."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, Session] = {}
+
+
+class DraftEngine:
+    """Draft KV of every session, and the two samplers."""
+
+    def __init__(
+        self,
+        model: DraftModel,
+        samplers: tuple[DFlashSampler, DominoSampler | None],
+        kv: PagedKV,
+        seats: Seats,
+    ) -> None:
+        self._model, self._kv, self._seats = model, kv, seats
+        self._samplers: dict[int, DFlashSampler | DominoSampler] = {spec.MODE_DFLASH: samplers[0]}
+        if samplers[1]:
+            self._samplers[spec.MODE_DOMINO] = samplers[1]
+        self._lock = threading.Lock()
+
+    def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
+        """A ticket for one session; raises BadRequest (mode it cannot run) or Overloaded (full)."""
+        if mode not in self._samplers:
+            raise BadRequest("mode", f"this checkpoint cannot draft in mode {mode_name(mode)}")
+        if max_positions < 1:
+            raise BadRequest("max_positions", f"{max_positions} is below 1")
+        config = self._model.config
+        positions = min(max_positions + config.block_size, config.max_context)
+        with self._lock:
+            return self._seats.reserve(mode, positions)
+
+    def step(
+        self, stream: Stream, request: draft_pb2.StepRequest, rows: Tensor | None
+    ) -> draft_pb2.StepResponse:
+        """One exchange; rows [sum of num_rows, hidden] in order of request.steps."""
+        asked = time.monotonic_ns()
+        expected = sum(step.num_rows for step in request.steps)
+        actual = 0 if rows is None else len(rows)
+        if expected != actual:
+            raise BadRequest("rows", f"has {actual} rows, the steps say {expected}")
+        with self._lock, torch.inference_mode():
+            response = draft_pb2.StepResponse(sequence_number=request.sequence_number)
+            response.timings.queue_ns = time.monotonic_ns() - asked
+            self._open(stream, request, response)
+            work = self._admit(stream, request, response)
+            self._append(work, rows, response.timings)
+            self._draft(work, response)
+            for number in request.closes:
+                if session := stream.sessions.pop(number, None):
+                    self._seats.close(session)
+            return response
+
+    def close(self, stream: Stream) -> None:
+        """Frees every session of a stream that ended."""
+        with self._lock:
+            for session in stream.sessions.values():
+                self._seats.close(session)
+            stream.sessions.clear()
+
+    def _open(
+        self, stream: Stream, request: draft_pb2.StepRequest, response: draft_pb2.StepResponse
+    ) -> None:
+        for opening in request.opens:
+            session = self._seats.open(opening.ticket)
+            if session is None:
+                refused = Refusal(draft_pb2.SESSION_ERROR_REASON_TICKET, "ticket")
+            elif opening.session in stream.sessions or opening.mode != session.mode:
+                self._seats.close(session)
+                refused = Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "session or mode")
+            else:
+                session.context_id = opening.context_id
+                stream.sessions[opening.session] = session
+                continue
+            response.results.add(session=opening.session, error=refused.message())
+
+    def _admit(
+        self, stream: Stream, request: draft_pb2.StepRequest, response: draft_pb2.StepResponse
+    ) -> list[Work]:
+        """Steps that pass their checks; the others are answered at once."""
+        work: list[Work] = []
+        first = 0
+        for step in request.steps:
+            rows = slice(first, first + step.num_rows)
+            first = rows.stop
+            session = stream.sessions.get(step.session)
+            if session and session.answers_again(step):
+                response.results.append(session.last_result)
+                continue
+            try:
+                work.append(Work(step, check_step(session, step, self._model.config), rows))
+            except Refusal as refused:
+                result = response.results.add(session=step.session, error=refused.message())
+                result.epoch, result.step = step.epoch, step.step
+        return work
+
+    def _append(
+        self, work: list[Work], rows: Tensor | None, timings: draft_pb2.DraftTimings
+    ) -> None:
+        """Context KV of the new rows."""
+        began = time.monotonic_ns()
+        appending = [item for item in work if item.step.num_rows]
+        if rows is not None and appending:
+            spans = [
+                Span(start=w.session.kv_len, count=w.step.num_rows, pages=w.session.pages)
+                for w in appending
+            ]
+            taken = torch.cat([rows[w.rows] for w in appending]).to(self._model.device)
+            self._model.append(taken, self._batch(spans), self._kv)
+        for item in work:
+            item.session.kv_len += item.step.num_rows
+        timings.append_ns = time.monotonic_ns() - began
+
+    def _draft(self, work: list[Work], response: draft_pb2.StepResponse) -> None:
+        """Proposals for every step that names a current token, one batch per mode."""
+        for item in work:
+            item.session.remember(item.step)
+        for mode, sampler in self._samplers.items():
+            asking = [w for w in work if w.step.HasField("current") and w.session.mode == mode]
+            if asking:
+                proposals = self._propose(asking, sampler, response.timings)
+                for item, ids in zip(asking, proposals, strict=True):
+                    item.session.last_result.proposals.ids.extend(ids[: item.step.draft_tokens])
+        response.results.extend(item.session.last_result for item in work)
+
+    def _propose(
+        self,
+        asking: list[Work],
+        sampler: DFlashSampler | DominoSampler,
+        timings: draft_pb2.DraftTimings,
+    ) -> list[list[int]]:
+        """Runs the blocks [current, mask, ...] and the rollout; one list of ids per item."""
+        config = self._model.config
+        began = time.monotonic_ns()
+        spans = [
+            Span(start=w.session.kv_len, count=config.block_size, pages=w.session.pages)
+            for w in asking
+        ]
+        current = torch.tensor([w.step.current for w in asking], device=self._model.device)
+        blocks = current.new_full((len(asking), config.block_size), config.mask_token_id)
+        blocks[:, 0] = current
+        hidden = self._model.forward(blocks.flatten(), self._batch(spans), self._kv)
+        hidden = hidden.view(len(asking), config.block_size, -1)
+        rolled = time.monotonic_ns()
+        timings.backbone_ns += rolled - began
+        first = 0 if config.shift_label else 1
+        count = max(w.step.draft_tokens for w in asking)
+        ids: list[list[int]] = sampler.propose(hidden[:, first : first + count], current).tolist()
+        timings.rollout_ns += time.monotonic_ns() - rolled
+        return ids
+
+    def _batch(self, spans: list[Span]) -> Batch:
+        return Batch(spans, self._kv.page_size, self._model.device)

@@ -1,0 +1,133 @@
+"""From a block's hidden states to draft tokens: DFlash's base argmax, or the Domino rollout.
+
+Domino (SGLang PR #36899, authors' code): the first token is the argmax of the base logits; a GRU
+then reads the tokens drafted so far and a small network corrects the next base logits.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from domino_kernels.linear import Linear
+from serving.checkpoint import Checkpoint
+from serving.draft_config import DraftConfig
+
+Observer = Callable[[Tensor, Tensor], None]
+
+
+class DFlashSampler:
+    """Every proposal is the argmax of its own base logits; lowest id on ties."""
+
+    def __init__(self, lm_head: Linear) -> None:
+        self._lm_head = lm_head
+
+    def propose(self, hidden: Tensor, current: Tensor) -> Tensor:
+        """hidden [batch, n, hidden], current [batch] (unused) -> ids [batch, n]."""
+        return self._lm_head(hidden).argmax(-1)
+
+
+class DominoSampler:
+    """Sequential rollout of base logits plus causal correction.
+
+    `candidates` = 0 scores the full vocabulary at every step. K > 0 scores, from the second token
+    on, only the K tokens whose best base logit over those steps is highest (one pool a block; the
+    first token is always chosen from the full vocabulary).
+    """
+
+    def __init__(
+        self,
+        config: DraftConfig,
+        checkpoint: Checkpoint,
+        lm_head: Linear,
+        embedding: Tensor,
+        *,
+        candidates: int = 0,
+    ) -> None:
+        head = config.domino
+        assert head is not None, "the checkpoint has no Domino head"
+        hidden, vocab, dtype = config.hidden_size, config.vocab_size, embedding.dtype
+        width, bottleneck = head.gru_hidden_dim, head.emb_dim
+
+        def read(name: str, shape: tuple[int, ...]) -> Tensor:
+            return checkpoint.tensor(name, shape, dtype).to(embedding.device)
+
+        self._lm_head, self._embedding, self._width = lm_head, embedding, width
+        self._candidates = candidates if 0 < candidates < vocab else 0
+        self._gru_in = Linear(read("prefix_gru.weight_ih_l0", (3 * width, hidden)))
+        self._gru_state = Linear(read("prefix_gru.weight_hh_l0", (3 * width, width)))
+        from_both = read("embed_proj.0.weight", (bottleneck, hidden + width))
+        self._from_hidden = Linear(from_both[:, :hidden])
+        self._from_state = Linear(from_both[:, hidden:])
+        self._to_vocab = read("embed_proj.2.weight", (vocab, bottleneck))
+        self._to_vocab_all = Linear(self._to_vocab)
+
+    def propose(
+        self, hidden: Tensor, current: Tensor, observe: Observer = lambda scores, state: None
+    ) -> Tensor:
+        """hidden [batch, n, hidden] (row j predicts d_{j+1}), current [batch] -> ids [batch, n].
+
+        `observe` sees each corrected step's scores [batch, vocab] (or [batch, K]) and GRU state.
+        """
+        z = hidden.transpose(0, 1)
+        base = self._lm_head(z).float()
+        first = base[0].argmax(-1)
+        if len(z) == 1:
+            return first[:, None]
+        pool = _Pool(base[1:], self._to_vocab, self._candidates) if self._candidates else None
+        from_hidden = self._from_hidden(z)
+        state = z.new_zeros(len(current), self._width)
+        state = self._gru(self._gru(state, current), first)
+        drafted = [first]
+        for j in range(1, len(z)):
+            bottleneck = F.silu(from_hidden[j] + self._from_state(state))
+            if pool:
+                scores = pool.scores(j - 1, bottleneck)
+                token = pool.ids(scores.argmax(-1))
+            else:
+                scores = base[j] + self._to_vocab_all(bottleneck).float()
+                token = scores.argmax(-1)
+            observe(scores, state)
+            drafted.append(token)
+            if j + 1 < len(z):
+                state = self._gru(state, token)
+        return torch.stack(drafted, dim=1)
+
+    def _gru(self, state: Tensor, token: Tensor) -> Tensor:
+        """One GRU cell (PyTorch's gate order r, z, n; no biases): [batch, G] -> [batch, G]."""
+        from_token = self._gru_in(F.embedding(token, self._embedding)).chunk(3, dim=-1)
+        from_state = self._gru_state(state).chunk(3, dim=-1)
+        reset = torch.sigmoid(from_token[0] + from_state[0])
+        update = torch.sigmoid(from_token[1] + from_state[1])
+        new = torch.tanh(from_token[2] + reset * from_state[2])
+        return torch.lerp(new, state, update)
+
+
+class _Pool:
+    """The K candidates of each sequence's block, ids ascending so that ties take the lowest."""
+
+    def __init__(self, base: Tensor, to_vocab: Tensor, candidates: int) -> None:
+        """base [n - 1, batch, vocab], to_vocab [vocab, E]."""
+        self._ids = base.amax(0).topk(candidates, sorted=False).indices.sort(-1).values
+        self._base = base.gather(2, self._ids.expand(len(base), *self._ids.shape))
+        self._to_vocab = to_vocab[self._ids]
+
+    def scores(self, step: int, bottleneck: Tensor) -> Tensor:
+        """bottleneck [batch, E] -> scores of the candidates [batch, K]."""
+        correction = torch.bmm(self._to_vocab, bottleneck[:, :, None]).squeeze(2)
+        return self._base[step] + correction.float()
+
+    def ids(self, best: Tensor) -> Tensor:
+        """Places in the pool [batch] -> token ids [batch]."""
+        return self._ids.gather(1, best[:, None]).squeeze(1)
+
+
+def make_samplers(
+    config: DraftConfig, checkpoint: Checkpoint, lm_head: Linear, embedding: Tensor, candidates: int
+) -> tuple[DFlashSampler, DominoSampler | None]:
+    """The samplers this checkpoint can run: DFlash always, Domino when it has the head."""
+    dflash = DFlashSampler(lm_head)
+    if config.domino is None:
+        return dflash, None
+    return dflash, DominoSampler(config, checkpoint, lm_head, embedding, candidates=candidates)

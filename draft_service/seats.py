@@ -1,0 +1,97 @@
+"""Seats: draft sessions and the pages they hold, from reservation to close."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from domino_kernels.paged_kv import PageAllocator
+from domino_serve.v1 import draft_pb2
+from domino_serve.v1 import speculation_pb2 as spec
+from serving.errors import Overloaded
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One sequence's draft state: positions 0..kv_len-1 of its pages hold context KV."""
+
+    mode: spec.Mode.ValueType
+    pages: list[int]
+    max_positions: int
+    context_id: int = 0
+    epoch: int = 0
+    step: int = 0
+    kv_len: int = 0
+    last_result: draft_pb2.SessionResult = field(default_factory=draft_pb2.SessionResult)
+
+    def answers_again(self, step: draft_pb2.SessionStep) -> bool:
+        """Whether this very step was answered already; a repeated message gets the same answer."""
+        last = self.last_result
+        return last.HasField("proposals") and (step.epoch, step.step) == (last.epoch, last.step)
+
+    def remember(self, step: draft_pb2.SessionStep) -> None:
+        """Notes a step whose rows are appended, with an answer that has no proposals yet."""
+        self.epoch, self.step = step.epoch, step.step
+        self.last_result = draft_pb2.SessionResult(
+            session=step.session,
+            epoch=step.epoch,
+            step=step.step,
+            proposals=draft_pb2.Proposals(draft_kv_len=self.kv_len),
+        )
+
+
+class Seats:
+    """Reserved and open sessions; not thread-safe, the engine locks."""
+
+    def __init__(
+        self,
+        *,
+        pages: int,
+        page_size: int,
+        max_sessions: int,
+        ttl_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.allocator = PageAllocator(pages)
+        self._page_size, self._max_sessions, self._ttl_s = page_size, max_sessions, ttl_s
+        self._clock = clock
+        self._reserved: dict[str, tuple[float, Session]] = {}
+        self.num_open = 0
+
+    def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
+        """Takes a seat for `max_positions` positions and returns its ticket; raises Overloaded."""
+        self._expire()
+        pages = -(-max_positions // self._page_size)
+        taken = self.num_open + len(self._reserved)
+        if taken >= self._max_sessions or not self.allocator.can_allocate(pages):
+            raise Overloaded(
+                f"the draft is full: {taken} of {self._max_sessions} sessions, "
+                f"{self.allocator.num_free} of {self.allocator.num_pages} pages free, {pages} asked"
+            )
+        ticket = secrets.token_hex(8)
+        session = Session(
+            mode=mode, pages=self.allocator.allocate(pages), max_positions=max_positions
+        )
+        self._reserved[ticket] = (self._clock() + self._ttl_s, session)
+        return ticket
+
+    def open(self, ticket: str) -> Session | None:
+        """The seat behind a ticket, once; None when it is unknown, used or expired."""
+        self._expire()
+        deadline_and_session = self._reserved.pop(ticket, None)
+        if deadline_and_session is None:
+            return None
+        self.num_open += 1
+        return deadline_and_session[1]
+
+    def close(self, session: Session) -> None:
+        """Frees an open seat."""
+        self.num_open -= 1
+        self.allocator.release(session.pages)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for ticket, (deadline, session) in list(self._reserved.items()):
+            if deadline < now:
+                del self._reserved[ticket]
+                self.allocator.release(session.pages)

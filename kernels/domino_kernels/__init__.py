@@ -1,0 +1,1 @@
+"""Operators shared by the draft and the verify engine, one op a file; imports nothing of ours."""

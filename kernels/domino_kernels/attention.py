@@ -1,0 +1,128 @@
+"""Paged attention for ragged batches: split over pages, then merged by log-sum-exp.
+
+Each page is one matrix product of a fixed shape, and a page that a query cannot see merges with
+weight zero: a query's result has the same bits whatever the batch, the width or the length around
+it. This is the CPU path and the reference of the CUDA kernel.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from domino_kernels.paged_kv import PagedKV
+
+MASKED = -1e30  # finite, so that a page without any visible key stays free of NaN
+Visibility = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """`count` positions of one sequence, from `start`; `pages` hold its positions from 0."""
+
+    start: int
+    count: int
+    pages: Sequence[int]
+
+    @property
+    def end(self) -> int:
+        """First position after the span."""
+        return self.start + self.count
+
+
+def causal(query: Tensor, key: Tensor) -> Tensor:
+    """Each position sees itself and everything before."""
+    return key <= query
+
+
+def block_bidirectional(query: Tensor, key: Tensor) -> Tensor:
+    """A draft block: each position sees the whole context and the whole block."""
+    return torch.ones_like(key <= query)
+
+
+def sliding_causal(window: int) -> Visibility:
+    """Causal, and at most `window` positions back, the query's own included."""
+    return lambda query, key: (key <= query) & (key > query - window)
+
+
+class Batch:
+    """Positions, page slots and row ranges of the spans of one forward pass."""
+
+    def __init__(self, spans: Sequence[Span], page_size: int, device: torch.device) -> None:
+        self.spans = spans
+        self.page_size = page_size
+        positions = [p for span in spans for p in range(span.start, span.end)]
+        pages = [s.pages[p // page_size] for s in spans for p in range(s.start, s.end)]
+        self.positions = torch.tensor(positions, device=device)
+        self.pages = torch.tensor(pages, device=device)
+        self.offsets = self.positions % page_size
+        self.rows: list[slice] = []
+        first = 0
+        for span in spans:
+            self.rows.append(slice(first, first + span.count))
+            first += span.count
+
+
+class PagedAttention:
+    """Attention of one batch under one visibility rule; built once, used by every layer."""
+
+    def __init__(
+        self, batch: Batch, visible: Visibility, *, heads: int, kv_heads: int, dtype: torch.dtype
+    ) -> None:
+        self._batch = batch
+        self._kv_heads = kv_heads
+        self._group = heads // kv_heads
+        device = batch.positions.device
+        self._pages = [_used_pages(span, batch.page_size, device) for span in batch.spans]
+        self._masks = [self._mask(span, visible, dtype, device) for span in batch.spans]
+
+    def __call__(self, q: Tensor, kv: PagedKV, layer: int) -> Tensor:
+        """q [n, heads, head_dim] -> [n, heads * head_dim]; the batch's own K/V are stored."""
+        k, v = kv.k[layer], kv.v[layer]
+        parts = [
+            self._attend(q[rows], k[pages], v[pages], mask)
+            for rows, pages, mask in zip(self._batch.rows, self._pages, self._masks, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        count, heads, dim = q.shape
+        pages, kv_heads, page_size, _ = k.shape
+        rows = count * self._group
+        q = q.view(count, kv_heads, self._group, dim).transpose(0, 1).reshape(kv_heads, rows, dim)
+        q = q.expand(pages, kv_heads, rows, dim).reshape(pages * kv_heads, rows, dim)
+        k = k.reshape(pages * kv_heads, page_size, dim)
+        v = v.reshape(pages * kv_heads, page_size, dim)
+        scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=dim**-0.5)
+        out = torch.bmm(scores.softmax(-1), v)
+        if pages > 1:
+            weights = scores.logsumexp(-1).view(pages, kv_heads, rows, 1).softmax(0)
+            out = (weights * out.view(pages, kv_heads, rows, dim)).sum(0)
+        out = out.view(kv_heads, count, self._group, dim).transpose(0, 1)
+        return out.reshape(count, heads * dim)
+
+    def _mask(
+        self, span: Span, visible: Visibility, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        """[pages * kv_heads, count * group, page_size]: 0 where visible, MASKED elsewhere."""
+        size = self._batch.page_size
+        pages = _num_pages(span, size)
+        query = torch.arange(span.start, span.end, device=device)[:, None]
+        key = torch.arange(pages * size, device=device)[None, :]
+        seen = visible(query, key) & (key < span.end)
+        mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, MASKED)
+        mask = mask.view(span.count, pages, size).transpose(0, 1)[:, None, :, None, :]
+        shape = (pages, self._kv_heads, span.count, self._group, size)
+        return mask.expand(shape).reshape(pages * self._kv_heads, span.count * self._group, size)
+
+
+def _num_pages(span: Span, page_size: int) -> int:
+    return -(-span.end // page_size)
+
+
+def _used_pages(span: Span, page_size: int, device: torch.device) -> slice | Tensor:
+    used = list(span.pages[: _num_pages(span, page_size)])
+    if used == list(range(used[0], used[0] + len(used))):
+        return slice(used[0], used[0] + len(used))
+    return torch.tensor(used, device=device)

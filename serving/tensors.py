@@ -1,0 +1,48 @@
+"""Tensors on the wire: torch tensors to contract messages and back; imported by engines only."""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from domino_serve.v1 import tensor_pb2
+from serving.errors import BadRequest
+
+DTYPES: Final[dict[str, torch.dtype]] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+_WIRE: Final = {
+    torch.float32: tensor_pb2.DATA_TYPE_FLOAT32,
+    torch.bfloat16: tensor_pb2.DATA_TYPE_BFLOAT16,
+    torch.float16: tensor_pb2.DATA_TYPE_FLOAT16,
+}
+
+
+def to_message(tensor: Tensor) -> tensor_pb2.Tensor:
+    """A float tensor with its bytes inline."""
+    data = tensor.detach().cpu().contiguous()
+    return tensor_pb2.Tensor(
+        dtype=_WIRE[data.dtype],
+        shape=data.shape,
+        inline=data.view(torch.uint8).numpy().tobytes(),
+    )
+
+
+def from_message(
+    message: tensor_pb2.Tensor, field: str, columns: int, dtype: torch.dtype
+) -> Tensor:
+    """The matrix [n, columns] a message holds; raises BadRequest naming `field` otherwise."""
+    if message.dtype != _WIRE[dtype]:
+        raise BadRequest(f"{field}.dtype", f"is {message.dtype}, expected {_WIRE[dtype]} ({dtype})")
+    shape = list(message.shape)
+    if len(shape) != 2 or shape[1] != columns or shape[0] < 0:
+        raise BadRequest(f"{field}.shape", f"is {shape}, expected [n, {columns}]")
+    expected = shape[0] * columns * dtype.itemsize
+    if len(message.inline) != expected:
+        raise BadRequest(f"{field}.inline", f"has {len(message.inline)} bytes, expected {expected}")
+    if not message.inline:
+        return torch.empty(shape, dtype=dtype)
+    # A bytearray, because torch warns about (and could write to) read-only buffers.
+    return torch.frombuffer(bytearray(message.inline), dtype=dtype).view(shape)

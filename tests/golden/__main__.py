@@ -1,0 +1,73 @@
+"""`python -m tests.golden DIR...`: runs fixture folders through the project's code.
+
+Prints one JSON line per compared tensor and `compared N of M required`; exit code 1 when a tensor
+differs or is missing.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from tests.golden.compare import compare, rules_for
+from tests.golden.fixture import Fixture
+from tests.golden.run_forward import run_draft, run_rollout, run_target
+from tests.golden.run_generate import run_generate
+
+RUNNERS: dict[str, Callable[[Fixture], dict[str, Tensor]]] = {
+    "target": run_target,
+    "draft": run_draft,
+    "rollout": run_rollout,
+    "generate": run_generate,
+}
+
+
+def run_folder(folder: Path, needs: set[str]) -> list[dict[str, Any]] | None:
+    """Verdicts of one folder's required tensors; None when no rule or another capability is asked."""
+    rules = rules_for(folder.resolve())
+    if rules is None or rules.needs not in needs:
+        return None
+    fixture = Fixture(folder.resolve())
+    ours = RUNNERS[rules.needs](fixture)
+    return [
+        {"fixture": folder.name} | compare(name, ours.get(name), expected, rules)
+        for name, expected in sorted(fixture.expected.items())
+        if rules.requires(name)
+    ]
+
+
+def fixture_folders(folders: list[Path]) -> list[Path]:
+    """The given folders that hold recordings, and such folders right below them."""
+    found = {p.parent for folder in folders for p in folder.rglob("expected.safetensors")}
+    return sorted(found)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    parser.add_argument(
+        "--needs",
+        default=",".join(RUNNERS),
+        help="capabilities to compare, comma-separated (default: %(default)s)",
+    )
+    options = parser.parse_args(argv)
+    needs = set(options.needs.split(","))
+    if unknown := needs - RUNNERS.keys():
+        parser.error(f"--needs {', '.join(sorted(unknown))}: known are {', '.join(RUNNERS)}")
+    verdicts: list[dict[str, Any]] = []
+    for folder in fixture_folders(options.folders):
+        verdicts += run_folder(folder, needs) or []
+    for verdict in verdicts:
+        print(json.dumps(verdict))
+    compared = sum("why" not in v for v in verdicts)
+    print(f"compared {compared} of {len(verdicts)} required")
+    return 0 if verdicts and all(v["ok"] for v in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Kind `generate`: the whole greedy loop through both engines, rounds recorded on the link (f2)."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import draft_service.load
+import verify_service.load
+from domino_cli.in_process import InProcess, LocalDraftLink, collect
+from domino_serve.v1 import draft_pb2
+from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.config import DraftServiceConfig
+from tests.golden.fixture import TARGET, Fixture
+from verify_service.config import VerifyConfig
+
+Tensors = dict[str, Tensor]
+
+
+class RecordingLink(LocalDraftLink):
+    """Keeps every message of the exchange."""
+
+    def __init__(self, link: LocalDraftLink) -> None:
+        self.__dict__ |= link.__dict__
+        self.exchanges: list[tuple[draft_pb2.StepRequest, draft_pb2.StepResponse]] = []
+
+    def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
+        answer = super().receive(timeout_s)
+        assert self._pending is not None
+        self.exchanges.append((self._pending[0], answer))
+        return answer
+
+    def rounds(self) -> tuple[list[list[int]], list[int]]:
+        """([current, proposals...] of every drafted step, rows appended by every step)."""
+        drafted = [(r.steps[0], a.results[0]) for r, a in self.exchanges if r.steps]
+        ids = [[s.current, *a.proposals.ids] for s, a in drafted if s.HasField("current")]
+        return ids, [s.num_rows for s, _ in drafted]
+
+
+def run_generate(fixture: Fixture) -> Tensors:
+    """Output ids, and per round the verified ids and the tokens committed."""
+    domino = fixture.draft_config().domino is not None
+    mode = spec.MODE_DOMINO if domino else spec.MODE_DFLASH
+    block = fixture.draft_config().block_size
+    conventions = {"": block - 1}
+    if domino:
+        conventions = {"specforge.": block - 1, "author.": fixture.draft_config().max_draft_tokens}
+    out = Tensors()
+    with _engines(fixture) as engines:
+        for case in sorted({name.split(".")[0] for name in fixture.inputs if name[0] == "c"}):
+            for convention, tokens in conventions.items():
+                out |= _run_case(engines, fixture, case, convention, mode, tokens)
+    return out
+
+
+def _run_case(
+    engines: InProcess,
+    fixture: Fixture,
+    case: str,
+    convention: str,
+    mode: spec.Mode.ValueType,
+    tokens: int,
+) -> Tensors:
+    inputs = fixture.inputs
+    prompt = inputs[f"{case}.prompt"].tolist()
+    shared = inputs.get("max_new_tokens")
+    limit = int(inputs[f"{case}.max_new_tokens"] if shared is None else shared)
+    stops = inputs.get(f"{case}.stop_ids", torch.tensor([])).int().tolist()
+    events = engines.submit(prompt, limit, mode=mode, draft_tokens=tokens, stop_ids=stops)
+    output, _ = collect(events)
+    # A second run goes past the cap, so that the rounds compared are whole ones.
+    assert engines.link is not None
+    plain = engines.link
+    engines.link = recorder = RecordingLink(plain)
+    collect(engines.submit(prompt, limit + 2 * tokens, mode=mode, draft_tokens=tokens))
+    engines.link = plain
+    verified, rows = recorder.rounds()
+    accepted = rows[-len(verified) + 1 :] if len(verified) > 1 else []
+    needed = _rounds_needed(accepted, len(output))
+    return {
+        f"{case}.output": torch.tensor(output),
+        f"{case}.{convention}verify_ids": torch.tensor(verified[:needed]),
+        f"{case}.{convention}accept_lengths": torch.tensor(accepted[:needed]),
+    }
+
+
+def _rounds_needed(accepted: list[int], emitted: int) -> int:
+    """Rounds until so many tokens are out; the first one comes from the prompt."""
+    total = 1
+    for count, length in enumerate(accepted):
+        if total >= emitted:
+            return count
+        total += length
+    return len(accepted)
+
+
+@contextmanager
+def _engines(fixture: Fixture) -> Iterator[InProcess]:
+    target = next(p / TARGET for p in fixture.path.parents if (p / TARGET).is_dir())
+    with tempfile.TemporaryDirectory() as folder:
+        draft = _draft_folder(fixture, Path(folder))
+        size = {"page_size": 8, "kv_tokens": 256}
+        verify = verify_service.load.load(VerifyConfig(target=target, draft=draft, **size))
+        drafter = draft_service.load.load(DraftServiceConfig(target=target, draft=draft, **size))
+        with InProcess(verify, drafter) as engines:
+            yield engines
+
+
+def _draft_folder(fixture: Fixture, folder: Path) -> Path:
+    """The fixture's draft, with the inputs' mask id where they name one."""
+    checkpoint = fixture.checkpoint()
+    config = checkpoint.config
+    if "mask_token_id" in fixture.inputs:
+        config["dflash_config"]["mask_token_id"] = int(fixture.inputs["mask_token_id"])
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").symlink_to(checkpoint.path.resolve() / "model.safetensors")
+    return folder

@@ -1,0 +1,1 @@
+"""The verify service: target model, paged KV, continuous batching, acceptance."""

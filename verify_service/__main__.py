@@ -1,0 +1,41 @@
+"""`python -m verify_service`: loads the target, then serves VerifyService until told to stop."""
+
+import sys
+
+from domino_serve.v1 import verify_pb2, verify_pb2_grpc
+from serving.options import parse
+from serving.process import run
+from serving.server import Server
+from verify_service.config import VerifyConfig
+from verify_service.load import load
+from verify_service.servicer import VerifyServicer
+
+SERVICE = "verify"
+SPARE_WORKERS = 8  # unary calls, health and reflection beside one thread per request
+
+
+def main() -> int:
+    """Runs the service; the exit code."""
+    config = parse(
+        VerifyConfig,
+        prog="python -m verify_service",
+        description="Serves the target model: prefill, verification and acceptance.",
+    )
+    workers = config.max_sequences + config.max_waiting + SPARE_WORKERS
+    server = Server(
+        SERVICE, host=config.host, port=config.port, grace_s=config.grace_s, max_workers=workers
+    )
+    loaded = load(config)
+    servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, server.draining)
+    verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
+    loaded.engine.start()
+    server.start(verify_pb2.DESCRIPTOR.services_by_name["VerifyService"].full_name)
+    server.ready()
+    code = server.wait()
+    loaded.engine.stop()
+    servicer.close()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, SERVICE))

@@ -1,0 +1,44 @@
+"""Options of the verify service."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from serving.options import OptionError, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyConfig:
+    """Command line and config file of `python -m verify_service`."""
+
+    target: Path = field(help="folder of the target checkpoint")
+    draft: Path | None = field(
+        None,
+        help="folder of the draft checkpoint, for its projection; plain decoding without",
+    )
+    host: str = field("127.0.0.1", help="address to listen on")
+    port: int = field(0, help="port to listen on; 0 takes a free one")
+    device: str = field("cpu", help="torch device, such as cpu or cuda:0")
+    dtype: Literal["float32", "bfloat16", "float16"] = field("float32", help="computation dtype")
+    threads: int = field(0, help="CPU threads; 0 leaves torch's default")
+    width: int = field(
+        0, help="positions verified a step, the current token included; 0 is the draft's block size"
+    )
+    max_sequences: int = field(32, help="sequences that run at once")
+    max_waiting: int = field(64, help="requests that wait at most; more are refused")
+    kv_tokens: int = field(16384, help="positions of KV cache, shared by all sequences")
+    page_size: int = field(128, help="positions of a KV page")
+    prefill_tokens: int = field(256, help="prompt positions run in one step")
+    draft_timeout_s: float = field(10.0, help="longest wait for a draft before going on without")
+    grace_s: float = field(30.0, help="time running requests get after SIGTERM")
+
+    def __post_init__(self) -> None:
+        for name in ("max_sequences", "kv_tokens", "page_size", "prefill_tokens"):
+            if getattr(self, name) < 1:
+                raise OptionError(name, getattr(self, name), "must be at least 1")
+        for name in ("threads", "width", "max_waiting", "port"):
+            if getattr(self, name) < 0:
+                raise OptionError(name, getattr(self, name), "must not be negative")
+        for name in ("draft_timeout_s", "grace_s"):
+            if not getattr(self, name) > 0:
+                raise OptionError(name, getattr(self, name), "must be above 0")

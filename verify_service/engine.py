@@ -1,0 +1,155 @@
+"""The engine loop: admit, run the target, accept, exchange with the draft; one thread, no text.
+
+Called by verify_service.servicer through `submit` and `abort`; calls executor and drafting.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from domino_serve.v1 import speculation_pb2 as spec
+from serving.errors import BadRequest, InternalError, Overloaded
+from verify_service.accept import accept
+from verify_service.drafting import Drafting
+from verify_service.executor import Executor
+from verify_service.scheduler import Scheduler, Work
+from verify_service.sequence import Request, Sequence
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Continuous batching of greedy requests; every public method is safe from any thread."""
+
+    def __init__(
+        self, executor: Executor, scheduler: Scheduler, drafting: Drafting, *, max_waiting: int
+    ) -> None:
+        self._executor, self._scheduler, self._drafting = executor, scheduler, drafting
+        self._max_waiting = max_waiting
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._live: dict[str, Sequence] = {}
+        self._live_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._loop, name="verify-engine", daemon=True)
+
+    def start(self) -> None:
+        """Starts the loop's thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the loop after the current step; running requests end with FINISH_REASON_ABORT."""
+        self._commands.put(None)
+        self._thread.join()
+
+    def submit(self, request: Request) -> None:
+        """Queues a request; raises BadRequest (can never fit) or Overloaded (queue full)."""
+        sequence = Sequence(request)
+        pages = self._scheduler.pages_for(sequence.capacity)
+        total = self._scheduler.allocator.num_pages
+        if pages > total:
+            raise BadRequest(
+                "max_tokens",
+                f"prompt and max_tokens need {pages} KV pages, the service has {total}; "
+                "shorten them or raise --kv-tokens",
+            )
+        with self._live_lock:
+            if request.request_id in self._live:
+                raise BadRequest("request_id", f"{request.request_id!r} is running already")
+            if len(self._live) >= self._scheduler.max_sequences + self._max_waiting:
+                raise Overloaded(f"{len(self._live)} requests are running and waiting; retry later")
+            self._live[request.request_id] = sequence
+            # Under the lock, so that no abort of this request can overtake it.
+            self._commands.put(lambda: self._scheduler.waiting.append(sequence))
+
+    def abort(self, request_id: str) -> bool:
+        """Ends a request early; False when it is not running."""
+        with self._live_lock:
+            sequence = self._live.get(request_id)
+        if sequence:
+            self._commands.put(lambda: self._finish(sequence, spec.FINISH_REASON_ABORT))
+        return sequence is not None
+
+    def num_live(self) -> int:
+        """Requests running and waiting."""
+        return len(self._live)
+
+    def _loop(self) -> None:
+        while True:
+            try:
+                if not self._take_commands():
+                    break
+                self._step()
+            except Exception:
+                log.exception("engine step failed; the running requests end with an error")
+                for sequence in list(self._scheduler.running):
+                    self._finish(sequence, InternalError())
+        for sequence in [*self._scheduler.running, *self._scheduler.waiting]:
+            self._finish(sequence, spec.FINISH_REASON_ABORT)
+
+    def _take_commands(self) -> bool:
+        """Runs what other threads asked for; waits while there is nothing to do. False: stop."""
+        while True:
+            idle = not self._scheduler.waiting and not self._scheduler.running
+            if idle:
+                self._go_idle()
+            try:
+                command = self._commands.get(block=idle)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+
+    def _go_idle(self) -> None:
+        """Frees what ended sequences still hold at their drafts, and checks the books."""
+        self._drafting.send(())
+        self._drafting.receive()
+        self._scheduler.check_integrity()
+
+    def _step(self) -> None:
+        scheduler = self._scheduler
+        while scheduler.can_admit():
+            self._drafting.begin(scheduler.admit())
+        work = scheduler.plan()
+        began = time.monotonic_ns()
+        choices = self._executor.run(work)
+        took = time.monotonic_ns() - began
+        for item, chosen in zip(work, choices, strict=True):
+            item.sequence.timings.verify_ns += took
+            self._commit(item, chosen)
+        self._drafting.send(item.sequence for item in work)
+        self._drafting.receive()
+
+    def _commit(self, work: Work, choices: list[int]) -> None:
+        """Keeps what the target agrees with; the KV of the rest is overwritten by the next step."""
+        sequence, proposals = work.sequence, work.ids[1:]
+        if sequence.in_prompt:
+            sequence.kv_len += len(work.ids)
+            if not choices:
+                return
+            sequence.timings.first_token_ns = sequence.elapsed_ns()
+            reason = sequence.emit_tokens(choices)
+        else:
+            accepted = accept(proposals, choices)
+            sequence.kv_len += accepted + 1
+            emitted = choices[: accepted + 1]
+            reason = sequence.emit_tokens(emitted)
+            sequence.count_step(len(emitted), len(proposals), min(accepted, len(emitted)))
+        if reason != spec.FINISH_REASON_UNSPECIFIED:
+            self._finish(sequence, reason)
+
+    def _finish(
+        self, sequence: Sequence, outcome: "spec.FinishReason.ValueType | InternalError"
+    ) -> None:
+        """Ends a sequence once: frees both sides' memory and sends the last event."""
+        with self._live_lock:
+            if self._live.get(sequence.request.request_id) is not sequence:
+                return
+            del self._live[sequence.request.request_id]
+        self._drafting.end(sequence)
+        self._scheduler.remove(sequence)
+        if isinstance(outcome, InternalError):
+            sequence.request.emit(outcome)
+        else:
+            sequence.request.emit(sequence.complete(outcome))

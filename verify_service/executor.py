@@ -1,0 +1,54 @@
+"""One target pass: work in, greedy choices out; keeps KV and projected rows in pages."""
+
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from domino_kernels.attention import Batch, Span
+from verify_service.projection import FeatureProjection
+from verify_service.scheduler import Work
+from verify_service.sequence import Sequence
+from verify_service.target import Target
+
+
+class Executor:
+    """Owns the target's KV pages and, beside them, one projected row per position."""
+
+    def __init__(
+        self, target: Target, projection: FeatureProjection | None, *, pages: int, page_size: int
+    ) -> None:
+        self._target, self._projection, self._page_size = target, projection, page_size
+        self._kv = target.new_kv(pages, page_size)
+        if projection:
+            shape = (pages, page_size, target.config.hidden_size)
+            self._rows = torch.zeros(shape, dtype=target.dtype, device=target.device)
+
+    @torch.inference_mode()
+    def run(self, work: Seq[Work]) -> list[list[int]]:
+        """Runs all positions of `work`; per item, the argmax after its last `choices` ids."""
+        spans = [Span(start=w.start, count=len(w.ids), pages=w.sequence.pages) for w in work]
+        device = self._target.device
+        batch = Batch(spans, self._page_size, device)
+        ids = torch.tensor([i for w in work for i in w.ids], device=device)
+        x, taps = self._target.forward(ids, batch, self._kv)
+        if self._projection:
+            self._rows[batch.pages, batch.offsets] = self._projection(taps)
+        chosen = [
+            row
+            for w, rows in zip(work, batch.rows, strict=True)
+            for row in range(rows.stop - w.choices, rows.stop)
+        ]
+        best = self._target.logits(x[chosen]).argmax(-1).tolist() if chosen else []
+        return _split(best, [w.choices for w in work])
+
+    def rows(self, sequence: Sequence, start: int, end: int) -> Tensor:
+        """Projected rows of positions start..end-1: [end - start, hidden]."""
+        positions = torch.arange(start, end, device=self._target.device)
+        pages = torch.tensor(sequence.pages, device=self._target.device)
+        return self._rows[pages[positions // self._page_size], positions % self._page_size]
+
+
+def _split(values: list[int], counts: list[int]) -> list[list[int]]:
+    rest = iter(values)
+    return [[next(rest) for _ in range(count)] for count in counts]

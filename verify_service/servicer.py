@@ -1,0 +1,134 @@
+"""VerifyService over gRPC: checks requests, hands them to the engine, streams its events back."""
+
+import queue
+import threading
+from collections.abc import Iterator
+
+import grpc
+
+from domino_serve.v1 import speculation_pb2 as spec
+from domino_serve.v1 import verify_pb2, verify_pb2_grpc
+from serving.contract import mode_name
+from serving.draft_config import DraftConfig
+from serving.errors import BadRequest, Draining, ServingError
+from serving.guard import guard
+from verify_service.draft_link import DraftLink, GrpcDraftLink
+from verify_service.engine import Engine
+from verify_service.sequence import DraftPlan, Event, Request
+
+
+class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
+    """One handler thread per running request; the next hop is verify_service.engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        info: verify_pb2.GetTargetResponse,
+        draft: DraftConfig | None,
+        draining: threading.Event,
+    ) -> None:
+        self._engine, self._info, self._draft, self._draining = engine, info, draft, draining
+        self._links: dict[str, DraftLink] = {}
+        self._links_lock = threading.Lock()
+
+    def Generate(
+        self, request: verify_pb2.VerifyServiceGenerateRequest, context: grpc.ServicerContext
+    ) -> Iterator[verify_pb2.VerifyServiceGenerateResponse]:
+        with guard(context):
+            if self._draining.is_set():
+                raise Draining
+            self._check(request)
+            events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+            self._engine.submit(
+                Request(
+                    request_id=request.request_id,
+                    prompt_ids=list(request.prompt_ids),
+                    max_tokens=request.max_tokens,
+                    stop_ids=frozenset(request.stop_token_ids),
+                    emit=events.put,
+                    draft=self._plan(request),
+                )
+            )
+            # The handler's thread waits for events, so the engine must hear of a lost client here.
+            context.add_callback(lambda: self._abort(request.request_id))
+            yield from _responses(events)
+
+    def Abort(
+        self, request: verify_pb2.VerifyServiceAbortRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.VerifyServiceAbortResponse:
+        return verify_pb2.VerifyServiceAbortResponse(found=self._engine.abort(request.request_id))
+
+    def GetTarget(
+        self, request: verify_pb2.GetTargetRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.GetTargetResponse:
+        return self._info
+
+    def _abort(self, request_id: str) -> None:
+        self._engine.abort(request_id)
+
+    def _check(self, request: verify_pb2.VerifyServiceGenerateRequest) -> None:
+        """The router checks too, but a service does not trust its callers."""
+        if not request.request_id:
+            raise BadRequest("request_id", "is empty")
+        if not request.prompt_ids:
+            raise BadRequest("prompt_ids", "is empty; a prompt needs at least one token")
+        vocab = self._info.target.vocab_size
+        for name in ("prompt_ids", "stop_token_ids"):
+            for index, token in enumerate(getattr(request, name)):
+                if not 0 <= token < vocab:
+                    raise BadRequest(f"{name}[{index}]", f"{token} is not in [0, {vocab})")
+        if request.max_tokens < 1:
+            raise BadRequest("max_tokens", f"{request.max_tokens} is below 1")
+        length = len(request.prompt_ids) + request.max_tokens
+        if length > self._info.max_context:
+            raise BadRequest(
+                "max_tokens",
+                f"a prompt of {len(request.prompt_ids)} tokens and max_tokens {request.max_tokens} "
+                f"exceed the context of {self._info.max_context}",
+            )
+
+    def _plan(self, request: verify_pb2.VerifyServiceGenerateRequest) -> DraftPlan | None:
+        if not request.HasField("draft"):
+            return None
+        seat = request.draft
+        if self._draft is None:
+            raise BadRequest("draft", "this service was started without --draft")
+        if seat.mode not in (spec.MODE_DFLASH, spec.MODE_DOMINO):
+            raise BadRequest("draft.mode", f"{mode_name(seat.mode)} does not draft")
+        limit = self._draft.max_draft_tokens
+        if not 1 <= seat.draft_tokens <= limit:
+            raise BadRequest("draft.draft_tokens", f"{seat.draft_tokens} is not in [1, {limit}]")
+        return DraftPlan(
+            link=self._link(seat.address),
+            ticket=seat.ticket,
+            mode=seat.mode,
+            draft_tokens=seat.draft_tokens,
+        )
+
+    def _link(self, address: str) -> DraftLink:
+        """The stream to a draft service, made anew when the last one broke."""
+        with self._links_lock:
+            link = self._links.get(address)
+            if link is None or not link.alive:
+                link = GrpcDraftLink(address, self._info.target, self._info.draft)
+                self._links[address] = link
+            return link
+
+    def close(self) -> None:
+        """Ends all draft streams."""
+        with self._links_lock:
+            for link in self._links.values():
+                link.close()
+
+
+def _responses(
+    events: "queue.SimpleQueue[Event]",
+) -> Iterator[verify_pb2.VerifyServiceGenerateResponse]:
+    while True:
+        event = events.get()
+        if isinstance(event, ServingError):
+            raise event
+        if isinstance(event, verify_pb2.VerifyComplete):
+            yield verify_pb2.VerifyServiceGenerateResponse(complete=event)
+            return
+        yield verify_pb2.VerifyServiceGenerateResponse(chunk=event)

@@ -28,7 +28,11 @@ class ChatTemplate:
         """Prompt up to where the assistant begins; BadRequest when the template refuses it."""
         try:
             return self._template.render(
-                messages=messages, add_generation_prompt=True, **self._special_tokens
+                messages=messages,
+                tools=None,  # absent ones are None to templates, not undefined
+                documents=None,
+                add_generation_prompt=True,
+                **self._special_tokens,
             )
         except jinja2.TemplateError as error:
             raise BadRequest("chat", f"the target's chat template refuses it: {error}") from error

@@ -48,16 +48,16 @@ class VerifyClient:
 
     @asynccontextmanager
     async def run(self, request: pb.VerifyServiceGenerateRequest) -> AsyncIterator[Run]:
-        """A running request; leaving early, by cancellation too, ends it there as well."""
+        """A running request; an exception in the body, cancellation too, ends it there as well."""
         call = self._stub.Generate(request)
         try:
             yield call
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, "verify") from error
-        finally:
-            if not call.done():
-                call.cancel()
-                await asyncio.shield(self._give_up(request.request_id))
+        except BaseException:
+            call.cancel()
+            await asyncio.shield(self._give_up(request.request_id))
+            raise
 
     async def abort(self, request_id: str) -> bool:
         """Whether such a request was running."""

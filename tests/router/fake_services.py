@@ -1,0 +1,160 @@
+"""Verify and draft services whose answers are obvious, over real gRPC: ids count upwards."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import grpc
+
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2, verify_pb2_grpc
+from domino_serve.v1 import speculation_pb2 as spec
+from serving.channel import SERVER_OPTIONS
+from serving.errors import Overloaded, PeerUnavailable, ServingError
+from serving.guard import guard
+
+VOCAB_SIZE = 320
+MAX_CONTEXT = 64
+EOS_ID = 1
+
+HANG = 50  # a prompt ending with it gets HANG + 1, then nothing until it is aborted
+BREAK = 51  # a prompt ending with it gets BREAK + 1, then the engine fails
+
+
+class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
+    """Two tokens a step, each the one before plus 1, from the prompt's last id on."""
+
+    def __init__(self, *, has_draft: bool = True) -> None:
+        self.requests: queue.SimpleQueue[verify_pb2.VerifyServiceGenerateRequest] = (
+            queue.SimpleQueue()
+        )
+        self.aborts: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._running: dict[str, threading.Event] = {}
+        self._has_draft = has_draft
+
+    def Generate(
+        self, request: verify_pb2.VerifyServiceGenerateRequest, context: grpc.ServicerContext
+    ) -> Iterator[verify_pb2.VerifyServiceGenerateResponse]:
+        with guard(context):
+            ended = self._running.setdefault(request.request_id, threading.Event())
+            context.add_callback(ended.set)
+            self.requests.put(request)
+            yield from self._answer(request, ended)
+
+    def Abort(
+        self, request: verify_pb2.VerifyServiceAbortRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.VerifyServiceAbortResponse:
+        self.aborts.put(request.request_id)
+        ended = self._running.get(request.request_id)
+        if ended:
+            ended.set()
+        return verify_pb2.VerifyServiceAbortResponse(found=ended is not None)
+
+    def GetTarget(
+        self, request: verify_pb2.GetTargetRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.GetTargetResponse:
+        draft = verify_pb2.DraftFingerprint(name="draft", block_size=8, has_domino_head=True)
+        return verify_pb2.GetTargetResponse(
+            target=verify_pb2.TargetFingerprint(name="counter", vocab_size=VOCAB_SIZE),
+            draft=draft if self._has_draft else None,
+            max_context=MAX_CONTEXT,
+            eos_token_ids=[EOS_ID],
+            default_draft_tokens=5,
+        )
+
+    def _answer(
+        self, request: verify_pb2.VerifyServiceGenerateRequest, ended: threading.Event
+    ) -> Iterator[verify_pb2.VerifyServiceGenerateResponse]:
+        last = request.prompt_ids[-1]
+        if last in (HANG, BREAK):
+            yield chunk([last + 1])
+            if last == BREAK:
+                raise PeerUnavailable("verify", "the engine stopped")
+            ended.wait()
+            yield complete(request, 1, spec.FINISH_REASON_ABORT)
+            return
+        ids = [(last + 1 + i) % VOCAB_SIZE for i in range(request.max_tokens)]
+        stops = [i for i, id_ in enumerate(ids) if id_ in request.stop_token_ids]
+        ids = ids[: stops[0] + 1] if stops else ids
+        for i in range(0, len(ids), 2):
+            yield chunk(ids[i : i + 2])
+        reason = spec.FINISH_REASON_STOP if stops else spec.FINISH_REASON_LENGTH
+        yield complete(request, len(ids), reason, stop_token_id=ids[-1] if stops else None)
+
+
+def chunk(ids: list[int]) -> verify_pb2.VerifyServiceGenerateResponse:
+    return verify_pb2.VerifyServiceGenerateResponse(chunk=verify_pb2.VerifyChunk(token_ids=ids))
+
+
+def complete(
+    request: verify_pb2.VerifyServiceGenerateRequest,
+    num_tokens: int,
+    reason: spec.FinishReason.ValueType,
+    stop_token_id: int | None = None,
+) -> verify_pb2.VerifyServiceGenerateResponse:
+    usage = spec.Usage(prompt_tokens=len(request.prompt_ids), completion_tokens=num_tokens)
+    mode = request.draft.mode if request.HasField("draft") else spec.MODE_AR
+    return verify_pb2.VerifyServiceGenerateResponse(
+        complete=verify_pb2.VerifyComplete(
+            finish_reason=reason,
+            stop_token_id=stop_token_id,
+            usage=usage,
+            speculation=spec.SpeculationStats(
+                mode=mode,
+                width=request.draft.draft_tokens + 1,
+                verify_steps=4,
+                proposed_tokens=20,
+                accepted_tokens=6,
+                accepted_by_position=[4, 2],
+                step_tokens=10,
+            ),
+            timings=spec.RequestTimings(total_ns=7),
+        )
+    )
+
+
+class FakeDraft(draft_pb2_grpc.DraftServiceServicer):
+    """Gives tickets until `refusal` is set."""
+
+    def __init__(self) -> None:
+        self.refusal: ServingError | None = None
+        self.reservations: queue.SimpleQueue[draft_pb2.ReserveSeatRequest] = queue.SimpleQueue()
+
+    def ReserveSeat(
+        self, request: draft_pb2.ReserveSeatRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.ReserveSeatResponse:
+        self.reservations.put(request)
+        with guard(context):
+            if self.refusal:
+                raise self.refusal
+        return draft_pb2.ReserveSeatResponse(ticket="ticket", ttl_ms=1000)
+
+    def Handshake(
+        self, request: draft_pb2.HandshakeRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.HandshakeResponse:
+        raise AssertionError("routers shake no hands")
+
+    def Step(
+        self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext
+    ) -> Iterator[draft_pb2.StepResponse]:
+        raise AssertionError("routers are not on the per-step path")
+
+
+FULL = Overloaded("all seats are taken")
+
+
+@contextmanager
+def served(service: FakeVerify | FakeDraft, port: int = 0) -> Iterator[str]:
+    """The service on a loopback port; gives its address."""
+    server = grpc.server(ThreadPoolExecutor(16), options=SERVER_OPTIONS)
+    if isinstance(service, FakeVerify):
+        verify_pb2_grpc.add_VerifyServiceServicer_to_server(service, server)
+    else:
+        draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server)
+    bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    server.start()
+    try:
+        yield f"127.0.0.1:{bound}"
+    finally:
+        server.stop(None).wait()

@@ -1,0 +1,95 @@
+"""Chat templates render as transformers renders them, and refuse in the request's terms."""
+
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from router.chat import ChatTemplate
+from router.tokenizer import Tokenizer
+from serving.errors import BadRequest, StartError
+from tests.router.tiny_tokenizer import CHAT_TEMPLATE, save_target
+
+CONVERSATION = [
+    {"role": "system", "content": "Be brief. "},
+    {"role": "user", "content": 'the <quick> & "brown" 東京'},
+    {"role": "assistant", "content": "fox"},
+    {"role": "user", "content": "over?"},
+]
+
+# What real templates lean on: block trimming, tojson, loop controls, generation marks, namespaces.
+DEMANDING = """
+{%- set seen = namespace(turns=0) %}
+{%- for message in messages %}
+    {%- if message.role == "system" %}{% continue %}{% endif %}
+    {%- set seen.turns = seen.turns + 1 %}
+    {% generation %}{{ message | tojson }}{% endgeneration %}
+
+    {% if tools is not none %}tools{% endif %}
+{%- endfor %}
+{{- seen.turns }}{{ eos_token }}{% if add_generation_prompt %}>{% endif %}
+"""
+
+
+@pytest.mark.parametrize("template", [CHAT_TEMPLATE, DEMANDING], ids=["chatml", "demanding"])
+def test_ids_equal_transformers(tmp_path: Path, template: str) -> None:
+    """Prevents prompts that differ from those the target was trained on."""
+    folder = save_target(tmp_path, chat_template=template)
+    oracle = PreTrainedTokenizerFast.from_pretrained(folder)
+    expected = oracle.apply_chat_template(CONVERSATION, add_generation_prompt=True, tokenize=True)
+    assert Tokenizer.load(folder).encode_chat(CONVERSATION) == expected["input_ids"]
+
+
+@pytest.mark.embedded
+def test_the_embedded_target_equals_transformers(embedded_target: Path) -> None:
+    """Prevents a default demo that talks to its model in another format."""
+    oracle = PreTrainedTokenizerFast.from_pretrained(embedded_target)
+    expected = oracle.apply_chat_template(CONVERSATION, add_generation_prompt=True, tokenize=True)
+    tokenizer = Tokenizer.load(embedded_target)
+    assert tokenizer.encode_chat(CONVERSATION) == expected["input_ids"]
+    text = "def naïve(x):\n    return '☂'"
+    assert tokenizer.encode_text(text) == oracle(text)["input_ids"]
+
+
+def test_a_template_file_wins_over_the_config(tmp_path: Path) -> None:
+    """Prevents serving an outdated template of a checkpoint in the newer layout."""
+    folder = save_target(tmp_path, chat_template="old")
+    (folder / "chat_template.jinja").write_text("the quick")
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer.decode(tokenizer.encode_chat(CONVERSATION)) == "the quick"
+
+
+def test_a_template_can_refuse_a_conversation() -> None:
+    """Prevents INTERNAL for a conversation that the model's authors ruled out."""
+    template = ChatTemplate(CHAT_TEMPLATE, {"bos_token": "<", "eos_token": ">"})
+    with pytest.raises(BadRequest, match=r"chat: .*system must come first"):
+        template.render(CONVERSATION[::-1])
+
+
+def test_a_template_cannot_reach_python() -> None:
+    """Prevents a downloaded template from running code in the router."""
+    template = ChatTemplate("{{ messages.__class__.__mro__[1].__subclasses__() }}", {})
+    with pytest.raises(BadRequest, match="chat"):
+        template.render(CONVERSATION)
+
+
+def test_a_broken_template_is_refused_at_start() -> None:
+    """Prevents a router that starts and then fails every chat."""
+    with pytest.raises(StartError, match="chat_template, line 2"):
+        ChatTemplate("a\n{% for %}", {})
+
+
+def test_no_template_means_no_chat(tmp_path: Path) -> None:
+    """Prevents a made-up format for a base model."""
+    tokenizer = Tokenizer.load(save_target(tmp_path, chat_template=None))
+    with pytest.raises(BadRequest, match="no chat template"):
+        tokenizer.encode_chat(CONVERSATION)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    """Prevents a traceback when the path is wrong, and a tokenizer read from half a file."""
+    with pytest.raises(StartError, match=r"no tokenizer\.json"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(StartError, match=r"tokenizer\.json"):
+        Tokenizer.load(tmp_path)

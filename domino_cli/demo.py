@@ -33,11 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     config = stack_config(args, show_logs=args.logs)
-    modes = MODES if config.draft is not None else MODES[:1]
     say(f"starting services for {config.target.name} in {config.dtype} on {config.device}")
     with Stack(config) as stack, Client(stack.router_address) as client:
         say(stack.summary())
         show = quiet if args.json else show_text
+        modes = [mode for mode in MODES if mode in client.model_info().modes]
         arms = [run_arm(client, mode, args.max_tokens, show) for mode in modes]
     say("services stopped")
     arms = [replace(arm, identical=same(arm, arms[0])) for arm in arms]

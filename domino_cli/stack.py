@@ -1,4 +1,4 @@
-"""The three services on one machine: verify and draft first, the router with their addresses.
+"""The three services on one machine: draft and verify first, the router with their addresses.
 
 with Stack(StackConfig(target=folder, draft=folder)) as stack:
     client = Client(stack.router_address)
@@ -94,9 +94,9 @@ class Stack:
 
     def __enter__(self) -> Self:
         try:
-            self._start("verify", "verify_service", self.config.verify_flags())
             if self.config.draft is not None:
                 self._start("draft", "draft_service", self.config.draft_flags())
+            self._start("verify", "verify_service", self.config.verify_flags())
             self._await_ready(list(self._services))
             self._start("router", "router", self.config.router_flags(self.addresses))
             self._await_ready(["router"])
@@ -113,11 +113,14 @@ class Stack:
     ) -> None:
         self.stop()
 
+    def pids(self) -> dict[str, int]:
+        """Process id of each service by name."""
+        return {name: service.pid for name, service in self._services.items()}
+
     def summary(self) -> str:
         """One line per service: name, address, process id."""
         return "\n".join(
-            f"{name:<7} {self.addresses[name]:<21} pid {service.pid}"
-            for name, service in self._services.items()
+            f"{name:<7} {self.addresses[name]:<21} pid {pid}" for name, pid in self.pids().items()
         )
 
     def wait(self) -> None:
@@ -126,7 +129,7 @@ class Stack:
             self._check(self._events.get())
 
     def stop(self) -> None:
-        """Stops the router first, so that no request meets a stopped engine. Repeatable."""
+        """Stops callers before callees: router, verify, draft. Repeatable."""
         services = list(reversed(self._services.values()))
         try:
             for service in services:

@@ -89,11 +89,13 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
     draft = draft_name(target, args.draft)
     if draft is None and args.mode in ("dflash", "domino"):
         raise UsageError(f"--mode {args.mode} needs a draft: give --draft")
+    target_folder = resolve_model(target)
+    draft_folder = None if draft is None else resolve_model(draft)
     if draft is None:
         say(f"no draft for {target}: decoding is plain (give one with --draft)")
     return StackConfig(
-        target=resolve_model(target),
-        draft=resolve_model(draft) if draft is not None else None,
+        target=target_folder,
+        draft=draft_folder,
         mode=args.mode,
         device=args.device,
         dtype=DTYPES[args.dtype] if args.dtype else None,

@@ -33,7 +33,6 @@ def test_neither_folder_nor_name_is_refused_with_the_known_names() -> None:
 
 def test_an_unreachable_hub_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prevents a page of connection errors where there is no network."""
-    huggingface_hub = pytest.importorskip("huggingface_hub")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UsageError, match=r"'nobody/nothing'.*give the folder's path"):
         resolve_model("nobody/nothing")

@@ -1,0 +1,121 @@
+"""The command line as a user meets it: exit codes, one-line errors, JSON, Ctrl-C."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_stack import is_running
+
+CLI = [sys.executable, "-m", "domino_cli"]
+
+
+def run(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run([*CLI, *arguments], input=stdin, capture_output=True, timeout=240)
+
+
+def error_line(result: "subprocess.CompletedProcess[bytes]") -> str:
+    """The only line on stderr: no usage text, no traceback."""
+    lines = result.stderr.decode().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+@pytest.mark.parametrize("command", ["", "up", "generate", "demo", "models", "inspect", "bench"])
+def test_help_explains_every_command_without_torch(command: str) -> None:
+    """Prevents help that takes seconds, or fails where only the client is installed."""
+    block = "import sys; sys.modules['torch'] = None; from domino_cli.__main__ import main; main()"
+    arguments = [command, "--help"] if command else ["--help"]
+    result = subprocess.run([sys.executable, "-c", block, *arguments], capture_output=True)
+    assert result.returncode == 0, result.stderr
+    assert b"usage: domino-serve" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", ""], "prompt: is empty"),
+        (["generate", "-"], "prompt: is empty"),
+        (["generate", "x", "--max-tokens", "0"], "--max-tokens: '0'"),
+        (["generate", "x", "--mode", "fast"], "--mode: invalid choice: 'fast'"),
+        (["generate", "x", "--mode", "domino", "--draft", "none"], "needs a draft"),
+        (["generate", "x", "--target", "nowhere"], "'nowhere' is neither a folder"),
+        (["generate", "x", "--address", "a:1", "--width", "4"], "--width is for services"),
+        (["up", "--port", "70000"], "--port: '70000'"),
+        (["models", "pull", "gpt-9"], "unknown name 'gpt-9'"),
+        (["inspect", "nowhere"], "'nowhere' is neither a folder"),
+        (["fly"], "'fly'"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_code_2(arguments: list[str], message: str) -> None:
+    """Prevents tracebacks, and services started for a request that cannot work."""
+    result = run(*arguments)
+    assert message in error_line(result)
+    assert result.returncode == 2
+
+
+def test_a_router_that_is_not_up_is_one_line_and_code_1() -> None:
+    """Prevents a hang or a gRPC dump where the address is wrong."""
+    result = run("generate", "x", "--address", "127.0.0.1:1")
+    assert "127.0.0.1:1" in error_line(result)
+    assert result.returncode == 1
+
+
+def test_json_answer_has_text_ids_usage_and_speculation(tiny_router: str) -> None:
+    """Prevents scripts that have to scrape the terminal text."""
+    arguments = ("generate", "-", "--address", tiny_router, "--json", "--max-tokens", "3")
+    result = run(*arguments, stdin=b"ab 12")
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["usage"]["prompt_tokens"] == 4
+    assert answer["usage"]["completion_tokens"] == len(answer["token_ids"])
+    assert answer["speculation"]["mode"] == "ar"
+    assert answer["speculation"]["acceptance_length"] == 1.0
+    assert answer["finish_reason"] in ("stop", "length")
+    assert isinstance(answer["text"], str) and answer["timings"]["client_ttft_ms"] > 0
+
+
+def test_a_refused_request_names_the_field(tiny_router: str) -> None:
+    """Prevents a refusal that leaves the user guessing which flag was meant."""
+    result = run("generate", "ab", "--address", tiny_router, "--mode", "domino")
+    assert "mode" in error_line(result)
+    assert result.returncode == 2
+
+
+def test_ctrl_c_ends_up_and_all_its_services(tiny_target: Path) -> None:
+    """Prevents orphans: Ctrl-C on `up` is the normal way to stop a local stack."""
+    arguments = [*CLI, "up", "--target", str(tiny_target), "--port", "0"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as up:
+        assert up.stdout is not None
+        lines = [up.stdout.readline().decode() for _ in range(2)]
+        pids = [int(re.findall(r"pid (\d+)", line)[0]) for line in lines]
+        assert all(map(is_running, pids))
+        os.kill(up.pid, signal.SIGINT)
+        _, log = up.communicate(timeout=60)
+    assert up.returncode == 0, log
+    assert not any(map(is_running, pids))
+
+
+def test_inspect_shows_what_was_understood_of_a_target(tiny_target: Path) -> None:
+    """Prevents guessing why a service refused a checkpoint, or served it oddly."""
+    result = run("inspect", str(tiny_target), "--json")
+    facts = json.loads(result.stdout)
+    assert (facts["kind"], facts["tensors"]["count"]) == ("target", 11)
+    assert facts["config"]["num_kv_heads"] == 2
+    text = run("inspect", str(tiny_target)).stdout.decode()
+    assert re.search(r"hidden_size +32\n", text) and re.search(r"tied_embeddings +yes\n", text)
+
+
+def test_inspect_checks_a_draft_against_a_target(embedded_draft: Path, tiny_target: Path) -> None:
+    """Prevents finding out at start-up, on the machine with the GPU, that the two do not fit."""
+    alone = json.loads(run("inspect", str(embedded_draft), "--json").stdout)
+    assert (alone["kind"], alone["config"]["block_size"]) == ("draft", 16)
+    assert alone["tensors"]["parameters"] == 19_317_632
+    wrong = run("inspect", str(embedded_draft), "--target", str(tiny_target))
+    assert "vocab_size is 49152" in error_line(wrong)
+    assert wrong.returncode == 2

@@ -1,7 +1,7 @@
 """A client's request in, checked work in token ids out; whatever cannot be honoured is refused."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from domino_serve.v1 import generate_pb2 as pb
@@ -19,7 +19,7 @@ class Work:
     """A request that can run. draft_tokens is 0 in mode AR and at least 1 in others."""
 
     request_id: str
-    prompt_ids: list[int]
+    prompt_ids: Sequence[int]
     max_tokens: int
     stop_token_ids: frozenset[int]
     mode: spec.Mode.ValueType
@@ -59,7 +59,8 @@ class Admission:
             draft_tokens=draft_tokens,
         )
 
-    async def _prompt_ids(self, request: pb.GenerateRequest) -> list[int]:
+    async def _prompt_ids(self, request: pb.GenerateRequest) -> Sequence[int]:
+        ids: Sequence[int]
         match request.WhichOneof("prompt"):
             case "text":
                 self._check_bytes("text", [request.text])
@@ -69,7 +70,7 @@ class Admission:
                 self._check_bytes("chat", [turn["content"] for turn in turns])
                 ids = await asyncio.to_thread(self._tokenizer.encode_chat, turns)
             case "token_ids":
-                ids = list(request.token_ids.ids)
+                ids = request.token_ids.ids
                 if len(ids) < self._model.max_context:  # longer ones are refused as a whole
                     self._check_ids("token_ids", ids)
             case _:

@@ -1,50 +1,5 @@
-"""One router for the module, in front of a counting verify service and a draft with seats."""
+"""The router's fixtures."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from tests.router.services import module_services, services, target
 
-import pytest
-
-from domino_client import Client
-from tests.router.fake_services import FakeDraft, FakeVerify, served
-from tests.router.router_process import running_router
-from tests.router.tiny_tokenizer import save_target
-
-
-@dataclass(frozen=True)
-class Services:
-    client: Client
-    verify: FakeVerify
-    draft: FakeDraft
-
-
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_target(tmp_path_factory.mktemp("targets") / "counter")
-
-
-@pytest.fixture(scope="module")
-def module_services(target: Path) -> Iterator[Services]:
-    verify, draft = FakeVerify(), FakeDraft()
-    with (
-        served(verify) as verify_address,
-        served(draft) as draft_address,
-        running_router(target, verify_address, "--draft", draft_address) as address,
-        Client(address, timeout_s=30) as client,
-    ):
-        yield Services(client, verify, draft)
-
-
-@pytest.fixture
-def services(module_services: Services) -> Services:
-    """With no requests recorded yet and seats free."""
-    module_services.draft.refusal = None
-    for recorded in (
-        module_services.verify.requests,
-        module_services.verify.aborts,
-        module_services.draft.reservations,
-    ):
-        while not recorded.empty():
-            recorded.get()
-    return module_services
+__all__ = ["module_services", "services", "target"]

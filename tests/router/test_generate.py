@@ -4,8 +4,8 @@ import pytest
 
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.errors import PeerUnavailable
-from tests.router.conftest import Services
 from tests.router.fake_services import BREAK, EOS_ID, FULL, HANG, MAX_CONTEXT
+from tests.router.services import Services
 from tests.router.tiny_tokenizer import byte_level
 
 MODEL = byte_level()

@@ -1,0 +1,143 @@
+"""Both clients against the real router: the same answers, prompt cancellation, typed errors."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from domino_client import (
+    AsyncClient,
+    BadRequest,
+    Client,
+    Completion,
+    DeadlineExceeded,
+    InternalError,
+    PeerUnavailable,
+)
+from tests.router.fake_services import HANG
+from tests.router.services import Services
+
+
+def over_aio(services: Services, use: Callable[[AsyncClient], Awaitable[Any]]) -> Any:
+    """What `use` returns, given an async client of the router."""
+
+    async def run() -> Any:
+        async with AsyncClient(services.address, timeout_s=30) as client:
+            return await use(client)
+
+    return asyncio.run(run())
+
+
+def aborted(services: Services) -> bool:
+    running = services.verify.requests.get(timeout=10).request_id
+    return services.verify.aborts.get(timeout=10) == running
+
+
+def test_sync_and_async_answer_alike(services: Services) -> None:
+    """Prevents two clients that drift apart."""
+
+    async def use(client: AsyncClient) -> tuple[list[str], Completion, Completion]:
+        stream = client.stream(token_ids=[9], max_tokens=7, request_id="one")
+        texts = [chunk.text async for chunk in stream]
+        whole = await client.generate(token_ids=[9], max_tokens=7, request_id="one")
+        return texts, stream.completion, whole
+
+    texts, streamed, whole = over_aio(services, use)
+    expected = services.client.generate(token_ids=[9], max_tokens=7, request_id="one")
+    assert streamed == whole == expected
+    assert "".join(texts) == expected.text
+    assert over_aio(services, lambda client: client.model_info()) == services.client.model_info()
+
+
+def test_a_completion_carries_the_statistics(services: Services) -> None:
+    """Prevents acceptance figures that mean something else than design and papers say."""
+    done = services.client.generate(token_ids=[9], max_tokens=10, mode="domino", draft_tokens=5)
+    assert (done.speculation.mode, done.speculation.width) == ("domino", 6)
+    assert done.speculation.acceptance_length == 2.5  # 10 tokens in 4 steps
+    assert done.speculation.acceptance_rate == 0.3  # 6 of 20 proposals
+    assert done.speculation.accepted_by_position == (4, 2)
+    assert done.timings.total_ns == 7
+
+
+@pytest.mark.parametrize("stack", ["sync", "aio"])
+def test_leaving_the_loop_cancels(services: Services, stack: str) -> None:
+    """Prevents servers that go on generating for readers who have gone."""
+
+    async def use(client: AsyncClient) -> bool:
+        async with client.stream(token_ids=[HANG]) as stream:
+            async for _ in stream:
+                break
+        return await asyncio.to_thread(aborted, services)
+
+    if stack == "aio":
+        assert over_aio(services, use)
+        return
+    for _ in services.client.stream(token_ids=[HANG]):
+        break
+    assert aborted(services)
+
+
+@pytest.mark.parametrize("stack", ["sync", "aio"])
+def test_a_deadline_ends_the_request_everywhere(services: Services, stack: str) -> None:
+    """Prevents waiting for ever, and work that goes on after nobody waits."""
+    with pytest.raises(DeadlineExceeded):
+        if stack == "sync":
+            services.client.generate(token_ids=[HANG], timeout_s=0.3)
+        else:
+            over_aio(services, lambda client: client.generate(token_ids=[HANG], timeout_s=0.3))
+    assert aborted(services)
+
+
+def test_abort_over_aio(services: Services) -> None:
+    """Prevents an async Abort that does not reach the running request."""
+
+    async def use(client: AsyncClient) -> str:
+        stream = client.stream(token_ids=[HANG], request_id="mine")
+        chunks = aiter(stream)
+        await anext(chunks)
+        assert await client.abort("mine")
+        assert [chunk async for chunk in chunks] == []
+        return stream.completion.finish_reason
+
+    assert over_aio(services, use) == "abort"
+
+
+def test_a_completion_is_there_only_at_the_end(services: Services) -> None:
+    """Prevents half a text from being taken for the whole."""
+    with services.client.stream(token_ids=[9], max_tokens=9) as stream:
+        next(iter(stream))
+        with pytest.raises(InternalError, match="without a completion"):
+            _ = stream.completion
+
+
+@pytest.mark.parametrize(
+    ("args", "field"),
+    [
+        ({}, "prompt"),
+        ({"text": "a", "token_ids": [1]}, "prompt"),
+        ({"text": "a", "mode": "fast"}, "mode"),
+    ],
+    ids=str,
+)
+def test_what_the_wire_cannot_say_is_refused_at_home(args: dict[str, Any], field: str) -> None:
+    """Prevents a prompt that silently replaces another."""
+    with Client("127.0.0.1:1") as client, pytest.raises(BadRequest) as caught:
+        client.generate(**args)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("stack", ["sync", "aio"])
+def test_no_router_is_one_typed_error(stack: str) -> None:
+    """Prevents raw gRPC errors in applications."""
+
+    async def use() -> None:
+        async with AsyncClient("127.0.0.1:1") as client:
+            await client.generate("a")
+
+    with pytest.raises(PeerUnavailable) as caught:
+        if stack == "sync":
+            Client("127.0.0.1:1").generate("a")
+        else:
+            asyncio.run(use())
+    assert caught.value.peer == "router"

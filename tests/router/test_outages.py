@@ -1,0 +1,162 @@
+"""Peers that are absent, late, full or of another kind: what the router does at start and after."""
+
+import queue
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from domino_client import Client
+from serving.errors import Overloaded, PeerUnavailable
+from tests.router.fake_services import HANG, FakeDraft, FakeVerify, served
+from tests.router.router_process import command, running_router
+
+NOBODY = "127.0.0.1:1"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def refusal(*argv: str) -> tuple[int, str]:
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert ended.stdout == ""
+    return ended.returncode, ended.stderr
+
+
+def test_an_absent_draft_costs_speed_only(target: Path) -> None:
+    """Prevents a router that cannot start or serve without its draft."""
+    with (
+        served(FakeVerify()) as verify,
+        running_router(target, verify, "--draft", NOBODY) as address,
+        Client(address, timeout_s=30) as client,
+    ):
+        done = client.generate(token_ids=[9], max_tokens=3, mode="domino")
+        assert done.token_ids == (10, 11, 12)
+        assert done.speculation.mode == "ar"
+
+
+def test_a_draft_that_comes_later_is_used(target: Path) -> None:
+    """Prevents a router that must be restarted after its draft was."""
+    port = free_port()
+    draft = FakeDraft()
+    with (
+        served(FakeVerify()) as verify,
+        running_router(target, verify, "--draft", f"127.0.0.1:{port}") as address,
+        Client(address, timeout_s=30) as client,
+    ):
+        assert client.generate(token_ids=[9], max_tokens=1).speculation.mode == "ar"
+        with served(draft, port):
+            while draft.reservations.empty():  # gRPC reconnects within its backoff, 2 s at most
+                client.generate(token_ids=[9], max_tokens=1)
+            assert client.generate(token_ids=[9], max_tokens=1).speculation.mode == "domino"
+
+
+def test_without_a_draft_only_plain_is_served(target: Path) -> None:
+    """Prevents promising modes that nobody can run."""
+    with (
+        served(FakeVerify()) as verify,
+        running_router(target, verify) as address,
+        Client(address, timeout_s=30) as client,
+    ):
+        info = client.model_info()
+        assert (info.draft, info.modes, info.default_mode) == ("", ("ar",), "ar")
+        assert (info.max_draft_tokens, info.default_draft_tokens) == (0, 0)
+        assert client.generate(token_ids=[9], max_tokens=1).speculation.mode == "ar"
+
+
+def test_a_verify_service_that_goes_is_unavailable_until_it_returns(target: Path) -> None:
+    """Prevents hanging requests, a dead router, and one that needs a restart of its own."""
+    port = free_port()
+    with served(FakeVerify(), port) as verify:
+        router = running_router(target, verify)
+        address = router.__enter__()
+        client = Client(address, timeout_s=30)
+        stream = iter(client.stream(token_ids=[HANG]))
+        next(stream)
+    try:
+        with pytest.raises(PeerUnavailable, match="verify"):
+            next(stream)
+        with pytest.raises(PeerUnavailable, match="verify"):
+            client.generate(token_ids=[9], max_tokens=1)
+        with served(FakeVerify(), port):
+            while True:  # until gRPC has reconnected
+                try:
+                    done = client.generate(token_ids=[9], max_tokens=1)
+                    break
+                except PeerUnavailable:
+                    pass
+        assert done.token_ids == (10,)
+    finally:
+        client.close()
+        router.__exit__(None, None, None)
+
+
+def test_the_router_waits_for_verify_at_start(target: Path) -> None:
+    """Prevents an order of starting that users must keep to."""
+    port = free_port()
+    addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
+    done = threading.Event()
+
+    def run() -> None:
+        with running_router(target, f"127.0.0.1:{port}") as address:
+            addresses.put(address)
+            done.wait()
+
+    waiting = threading.Thread(target=run)
+    waiting.start()
+    with served(FakeVerify(), port):
+        address = addresses.get(timeout=30)
+        with Client(address, timeout_s=30) as client:
+            assert client.generate(token_ids=[9], max_tokens=1).token_ids == (10,)
+    done.set()
+    waiting.join()
+
+
+def test_a_verify_service_that_never_comes_is_one_message(target: Path) -> None:
+    """Prevents a start that waits for ever without a word."""
+    code, message = refusal(*command(target, NOBODY, "--startup-timeout-s", "0.2"))
+    assert code == 1
+    assert f"verify service at {NOBODY} did not answer within 0.2 s" in message
+    assert message.count("\n") == 1
+
+
+def test_a_mode_without_its_model_is_refused_at_start(target: Path) -> None:
+    """Prevents a default mode that every request would fail in."""
+    with served(FakeVerify(has_draft=False)) as verify:
+        flags = ("--mode", "domino", "--draft", NOBODY)
+        code, message = refusal(*command(target, verify, *flags))
+    assert code == 1
+    assert "mode domino: the loaded models can run ar only" in message
+    code, message = refusal(*command(target, NOBODY, "--mode", "domino"))
+    assert code == 2
+    assert "option mode: 'domino' needs a draft service" in message
+
+
+def test_a_tokenizer_of_another_model_is_refused_at_start(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prevents prompts whose ids mean something else to the target, or nothing."""
+    monkeypatch.setattr("tests.router.fake_services.VOCAB_SIZE", 100)
+    with served(FakeVerify()) as verify:
+        code, message = refusal(*command(target, verify))
+    assert code == 1
+    assert "tokenizer" in message
+    assert "expected at most 100 ids, as counter has" in message
+
+
+def test_more_requests_than_allowed_are_refused_at_once(target: Path) -> None:
+    """Prevents memory that grows with every client that comes."""
+    with (
+        served(FakeVerify()) as verify,
+        running_router(target, verify, "--max-requests", "1") as address,
+        Client(address, timeout_s=30) as client,
+    ):
+        first = iter(client.stream(token_ids=[HANG]))
+        next(first)
+        with pytest.raises(Overloaded, match="1 requests are running") as caught:
+            client.generate(token_ids=[9])
+        assert caught.value.retry_after_s == 1.0

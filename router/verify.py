@@ -28,11 +28,12 @@ class VerifyClient:
 
     async def target(self, timeout_s: float) -> pb.GetTargetResponse:
         """Waits for the service, telling about it; StartError after timeout_s."""
-        end = time.monotonic() + timeout_s
-        told = time.monotonic()
+        end, tell_at = time.monotonic() + timeout_s, 0.0
         while True:
+            left = max(end - time.monotonic(), _RETRY_S)
             try:
-                return await self._stub.GetTarget(pb.GetTargetRequest(), timeout=_PROGRESS_S)
+                request = pb.GetTargetRequest()
+                return await self._stub.GetTarget(request, timeout=min(left, _PROGRESS_S))
             except grpc.aio.AioRpcError as error:
                 reason = from_rpc_error(error, "verify")
             now = time.monotonic()
@@ -41,8 +42,8 @@ class VerifyClient:
                     f"the verify service at {self._address} did not answer within {timeout_s:g} s "
                     f"({reason}); start it first or raise --startup-timeout-s"
                 )
-            if now - told >= _PROGRESS_S:
-                told = now
+            if now >= tell_at:
+                tell_at = now + _PROGRESS_S
                 _log.info("waiting for the verify service at %s: %s", self._address, reason)
             await asyncio.sleep(min(_RETRY_S, end - now))
 

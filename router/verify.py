@@ -14,7 +14,7 @@ from serving.errors import StartError, from_rpc_error
 
 _log = logging.getLogger(__name__)
 
-_ABORT_TIMEOUT_S = 2.0
+_ABORT_TIMEOUT_S = 5.0
 _RETRY_S = 0.5
 _PROGRESS_S = 5.0
 

@@ -1,4 +1,4 @@
-"""Both engines in one process, without gRPC: the in-process transport, for tests and small tools."""
+"""Both engines in one process, without gRPC: the in-process transport, for tests and tools."""
 
 import itertools
 import queue

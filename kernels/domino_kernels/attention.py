@@ -1,8 +1,8 @@
-"""Paged attention for ragged batches: split over pages, then merged by log-sum-exp.
+"""Paged attention for ragged batches: split over pages, then merged by their softmax mass.
 
-Each page is one matrix product of a fixed shape, and a page that a query cannot see merges with
-weight zero: a query's result has the same bits whatever the batch, the width or the length around
-it. This is the CPU path and the reference of the CUDA kernel.
+Scores and sums are float32. Each page is one matrix product of a fixed shape, and a page that a
+query cannot see merges with weight zero: a query's result has the same bits whatever the batch, the
+width or the length around it. This is the CPU path and the reference of the CUDA kernel.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,9 +73,10 @@ class PagedAttention:
         self._batch = batch
         self._kv_heads = kv_heads
         self._group = heads // kv_heads
+        self._dtype = dtype
         device = batch.positions.device
         self._pages = [_used_pages(span, batch.page_size, device) for span in batch.spans]
-        self._masks = [self._mask(span, visible, dtype, device) for span in batch.spans]
+        self._masks = [self._mask(span, visible, device) for span in batch.spans]
 
     def __call__(self, q: Tensor, kv: PagedKV, layer: int) -> Tensor:
         """q [n, heads, head_dim] -> [n, heads * head_dim]; the batch's own K/V are stored."""
@@ -92,29 +93,38 @@ class PagedAttention:
         rows = count * self._group
         q = q.view(count, kv_heads, self._group, dim).transpose(0, 1).reshape(kv_heads, rows, dim)
         q = q.expand(pages, kv_heads, rows, dim).reshape(pages * kv_heads, rows, dim)
-        k = k.reshape(pages * kv_heads, page_size, dim)
-        v = v.reshape(pages * kv_heads, page_size, dim)
-        scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=dim**-0.5)
-        out = torch.bmm(scores.softmax(-1), v)
+        k = k.reshape(pages * kv_heads, page_size, dim).float()
+        v = v.reshape(pages * kv_heads, page_size, dim).float()
+        scores = torch.baddbmm(mask, q.float(), k.transpose(1, 2), alpha=dim**-0.5)
+        shares = scores.softmax(-1)
+        out = torch.bmm(shares, v)
         if pages > 1:
-            weights = scores.logsumexp(-1).view(pages, kv_heads, rows, 1).softmax(0)
+            weights = _page_weights(scores, shares, pages).view(pages, kv_heads, rows, 1)
             out = (weights * out.view(pages, kv_heads, rows, dim)).sum(0)
         out = out.view(kv_heads, count, self._group, dim).transpose(0, 1)
-        return out.reshape(count, heads * dim)
+        return out.reshape(count, heads * dim).to(self._dtype)
 
-    def _mask(
-        self, span: Span, visible: Visibility, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
+    def _mask(self, span: Span, visible: Visibility, device: torch.device) -> Tensor:
         """[pages * kv_heads, count * group, page_size]: 0 where visible, MASKED elsewhere."""
         size = self._batch.page_size
         pages = _num_pages(span, size)
         query = torch.arange(span.start, span.end, device=device)[:, None]
         key = torch.arange(pages * size, device=device)[None, :]
         seen = visible(query, key) & (key < span.end)
-        mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, MASKED)
+        mask = torch.zeros(seen.shape, device=device).masked_fill_(~seen, MASKED)
         mask = mask.view(span.count, pages, size).transpose(0, 1)[:, None, :, None, :]
         shape = (pages, self._kv_heads, span.count, self._group, size)
         return mask.expand(shape).reshape(pages * self._kv_heads, span.count * self._group, size)
+
+
+def _page_weights(scores: Tensor, shares: Tensor, pages: int) -> Tensor:
+    """Share of each page in its query's softmax over all pages: [pages, kv_heads * rows].
+
+    A row's sum of exp(score - max) is 1 / max(share), which saves a pass over the scores.
+    """
+    top = scores.amax(-1).view(pages, -1)
+    weights = (top - top.amax(0)).exp() / shares.amax(-1).view(pages, -1)
+    return weights / weights.sum(0)
 
 
 def _num_pages(span: Span, page_size: int) -> int:

@@ -27,7 +27,7 @@ RUNNERS: dict[str, Callable[[Fixture], dict[str, Tensor]]] = {
 
 
 def run_folder(folder: Path, needs: set[str]) -> list[dict[str, Any]] | None:
-    """Verdicts of one folder's required tensors; None when no rule or another capability is asked."""
+    """Verdicts of one folder's required tensors; None when it is not among what is asked."""
     rules = rules_for(folder.resolve())
     if rules is None or rules.needs not in needs:
         return None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
 
 from domino_kernels.attention import Batch, Span
@@ -29,12 +29,12 @@ class Fixture:
     @property
     def inputs(self) -> dict[str, Tensor]:
         """Recorded inputs by name."""
-        return load_file(self.path / "inputs.safetensors")
+        return _read(self.path / "inputs.safetensors")
 
     @property
     def expected(self) -> dict[str, Tensor]:
         """Recorded outputs by name."""
-        return load_file(self.path / "expected.safetensors")
+        return _read(self.path / "expected.safetensors")
 
     def checkpoint(self) -> Checkpoint:
         """The fixture's model folder; the recordings beside the weights are not part of it."""
@@ -61,6 +61,11 @@ class Fixture:
         """Embedding and head of the target."""
         config, checkpoint = self.target()
         return borrow(checkpoint, config, dtype=FLOAT32, device=CPU)
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    with safe_open(file, framework="pt") as tensors:
+        return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
 
 
 def one_span(start: int, count: int, pages: int = 8) -> Batch:

@@ -119,10 +119,14 @@ def run_rollout(fixture: Fixture) -> Tensors:
             candidates = int(name.removeprefix("sglang.pool"))
             out[name] = sampler(candidates).propose(served, current)
     out["specforge.proposals"] = sampler(0).propose(served, current)
-    logits, states = [base[:, 0 if config.shift_label else 1]], []
-    out["author.proposals"] = sampler(0).propose(
-        rows, current, lambda scores, state: (logits.append(scores), states.append(state))
-    )
+    logits: list[Tensor] = [base[:, 0 if config.shift_label else 1]]
+    states: list[Tensor] = []
+
+    def observe(scores: Tensor, state: Tensor) -> None:
+        logits.append(scores)
+        states.append(state)
+
+    out["author.proposals"] = sampler(0).propose(rows, current, observe)
     out["author.step_logits"] = torch.stack(logits, 1)
     out["author.gru_states"] = torch.stack(states, 1)
     return out

@@ -103,9 +103,12 @@ def _engines(fixture: Fixture) -> Iterator[InProcess]:
     target = next(p / TARGET for p in fixture.path.parents if (p / TARGET).is_dir())
     with tempfile.TemporaryDirectory() as folder:
         draft = _draft_folder(fixture, Path(folder))
-        size = {"page_size": 8, "kv_tokens": 256}
-        verify = verify_service.load.load(VerifyConfig(target=target, draft=draft, **size))
-        drafter = draft_service.load.load(DraftServiceConfig(target=target, draft=draft, **size))
+        verify = verify_service.load.load(
+            VerifyConfig(target=target, draft=draft, page_size=8, kv_tokens=256)
+        )
+        drafter = draft_service.load.load(
+            DraftServiceConfig(target=target, draft=draft, page_size=8, kv_tokens=256)
+        )
         with InProcess(verify, drafter) as engines:
             yield engines
 

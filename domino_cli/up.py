@@ -20,11 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     config = replace(stack_config(args, show_logs=True), host=args.host, port=args.port)
     with Stack(config) as stack:
-        print(stack.summary(), flush=True)
-        say(f"try: domino-serve generate --address {stack.router_address} --chat 'Who are you?'")
-        say("Ctrl-C stops all services")
         try:
+            print(stack.summary(), flush=True)
+            say(
+                f"try: domino-serve generate --address {stack.router_address} --chat 'Who are you?'"
+            )
+            say("Ctrl-C stops all services")
             stack.wait()
         except KeyboardInterrupt:
-            say("stopping")
+            say("stopping; running requests get up to 30 s, a second Ctrl-C ends them")
     return 0

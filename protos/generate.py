@@ -11,6 +11,7 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).parent
+PLUGINS = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
 
 
 def generate(out: Path) -> None:
@@ -19,7 +20,10 @@ def generate(out: Path) -> None:
     protos = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("domino_serve/**/*.proto"))
     well_known = str(files("grpc_tools") / "_proto")
     flags = [f"--{kind}_out={out}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
-    code = protoc.main(["protoc", f"-I{ROOT}", f"-I{well_known}", *flags, *protos])
+    # Beside this Python, which need not be the one that PATH finds.
+    scripts = Path(sys.executable).parent
+    plugins = [f"--plugin={name}={scripts / name}" for name in PLUGINS]
+    code = protoc.main(["protoc", f"-I{ROOT}", f"-I{well_known}", *plugins, *flags, *protos])
     if code != 0:
         raise SystemExit(f"protoc failed with exit code {code}")
     for package in (out / "domino_serve", out / "domino_serve" / "v1"):

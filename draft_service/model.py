@@ -96,6 +96,7 @@ class DraftModel:
                 sliding_causal(window) if window else block_bidirectional,
                 heads=self.config.num_heads,
                 kv_heads=self.config.num_kv_heads,
+                head_dim=self.config.head_dim,
                 dtype=self.dtype,
             )
             for window in set(self.config.sliding_windows)

@@ -69,7 +69,12 @@ class Target:
         """
         c = self.config
         attention = PagedAttention(
-            batch, causal, heads=c.num_heads, kv_heads=c.num_kv_heads, dtype=self.dtype
+            batch,
+            causal,
+            heads=c.num_heads,
+            kv_heads=c.num_kv_heads,
+            head_dim=c.head_dim,
+            dtype=self.dtype,
         )
         angles = self._rotary.at(batch.positions)
         x = F.embedding(ids, self._embedding)

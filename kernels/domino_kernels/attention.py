@@ -7,12 +7,20 @@ width or the length around it. This is the CPU path and the reference of the CUD
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from domino_kernels.paged_kv import PagedKV
 
+# Below this many multiplications a product of matrices takes another code path on a CPU, and BLAS
+# libraries do below a few rows (6 were safe everywhere): queries are padded beyond both, or a
+# query's bits would depend on the width.
+SMALL_PRODUCT = 400
+MIN_ROWS = 6
+VECTOR = 16  # floats, the widest vector register's
 MASKED = -1e30  # finite, so that a page without any visible key stays free of NaN
 Visibility = Callable[[Tensor, Tensor], Tensor]
 
@@ -68,12 +76,20 @@ class PagedAttention:
     """Attention of one batch under one visibility rule; built once, used by every layer."""
 
     def __init__(
-        self, batch: Batch, visible: Visibility, *, heads: int, kv_heads: int, dtype: torch.dtype
+        self,
+        batch: Batch,
+        visible: Visibility,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
     ) -> None:
         self._batch = batch
         self._kv_heads = kv_heads
         self._group = heads // kv_heads
         self._dtype = dtype
+        self._min_rows = max(MIN_ROWS, -(-SMALL_PRODUCT // (batch.page_size * head_dim)))
         device = batch.positions.device
         self._pages = [_used_pages(span, batch.page_size, device) for span in batch.spans]
         self._masks = [self._mask(span, visible, device) for span in batch.spans]
@@ -90,41 +106,54 @@ class PagedAttention:
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         count, heads, dim = q.shape
         pages, kv_heads, page_size, _ = k.shape
-        rows = count * self._group
-        q = q.view(count, kv_heads, self._group, dim).transpose(0, 1).reshape(kv_heads, rows, dim)
+        rows, used = mask.shape[1], count * self._group
+        q = q.view(count, kv_heads, self._group, dim).transpose(0, 1).reshape(kv_heads, used, dim)
+        q = F.pad(q.float(), (0, 0, 0, rows - used)) if used < rows else q.float()
         q = q.expand(pages, kv_heads, rows, dim).reshape(pages * kv_heads, rows, dim)
         k = k.reshape(pages * kv_heads, page_size, dim).float()
         v = v.reshape(pages * kv_heads, page_size, dim).float()
-        scores = torch.baddbmm(mask, q.float(), k.transpose(1, 2), alpha=dim**-0.5)
+        scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=dim**-0.5)
         shares = scores.softmax(-1)
         out = torch.bmm(shares, v)
         if pages > 1:
             weights = _page_weights(scores, shares, pages).view(pages, kv_heads, rows, 1)
-            out = (weights * out.view(pages, kv_heads, rows, dim)).sum(0)
-        out = out.view(kv_heads, count, self._group, dim).transpose(0, 1)
+            out = _sum_in_order(weights * out.view(pages, kv_heads, rows, dim))
+        out = out.view(kv_heads, rows, dim)[:, :used]
+        out = out.reshape(kv_heads, count, self._group, dim).transpose(0, 1)
         return out.reshape(count, heads * dim).to(self._dtype)
 
     def _mask(self, span: Span, visible: Visibility, device: torch.device) -> Tensor:
-        """[pages * kv_heads, count * group, page_size]: 0 where visible, MASKED elsewhere."""
-        size = self._batch.page_size
+        """[pages * kv_heads, rows, page_size]: 0 where visible, MASKED elsewhere.
+
+        rows is count * group, or the least that is safe; the rows added see everything.
+        """
+        size, used = self._batch.page_size, span.count * self._group
         pages = _num_pages(span, size)
         query = torch.arange(span.start, span.end, device=device)[:, None]
         key = torch.arange(pages * size, device=device)[None, :]
         seen = visible(query, key) & (key < span.end)
-        mask = torch.zeros(seen.shape, device=device).masked_fill_(~seen, MASKED)
-        mask = mask.view(span.count, pages, size).transpose(0, 1)[:, None, :, None, :]
-        shape = (pages, self._kv_heads, span.count, self._group, size)
-        return mask.expand(shape).reshape(pages * self._kv_heads, span.count * self._group, size)
+        bias = torch.zeros(seen.shape, device=device).masked_fill_(~seen, MASKED)
+        bias = bias.view(span.count, pages, size).transpose(0, 1).repeat_interleave(self._group, 1)
+        mask = bias.new_zeros(pages, self._kv_heads, max(used, self._min_rows), size)
+        mask[:, :, :used] = bias[:, None]
+        return mask.flatten(0, 1)
 
 
 def _page_weights(scores: Tensor, shares: Tensor, pages: int) -> Tensor:
     """Share of each page in its query's softmax over all pages: [pages, kv_heads * rows].
 
-    A row's sum of exp(score - max) is 1 / max(share), which saves a pass over the scores.
+    A row's sum of exp(score - max) is 1 / max(share), which saves a pass over the scores. The
+    exponentials are a softmax over whole vectors of the last dimension, because both elementwise
+    exp and a softmax's sum give other bits in the remainder behind the last whole vector.
     """
-    top = scores.amax(-1).view(pages, -1)
-    weights = (top - top.amax(0)).exp() / shares.amax(-1).view(pages, -1)
-    return weights / weights.sum(0)
+    top = F.pad(scores.amax(-1).view(pages, -1).T, (0, -pages % VECTOR), value=MASKED)
+    weights = top.softmax(-1).T[:pages] / shares.amax(-1).view(pages, -1)
+    return weights / _sum_in_order(weights)
+
+
+def _sum_in_order(parts: Tensor) -> Tensor:
+    """Sum over the first dimension, page after page; torch.sum's order varies with the sizes."""
+    return reduce(torch.add, parts.unbind(0))
 
 
 def _num_pages(span: Span, page_size: int) -> int:

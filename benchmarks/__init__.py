@@ -1,0 +1,1 @@
+"""Benchmark programs and their dated results; summary.json is what benchmarks.collect kept."""

@@ -61,8 +61,9 @@ class InProcess:
         mode: spec.Mode.ValueType = spec.MODE_AR,
         draft_tokens: int = 0,
         stop_ids: Sequence[int] = (),
+        plan: DraftPlan | None = None,
     ) -> "queue.SimpleQueue[Event]":
-        """Starts a request; its events arrive in the queue."""
+        """Starts a request; its events arrive in the queue. `plan` names another draft link."""
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._engine.submit(
             Request(
@@ -71,7 +72,7 @@ class InProcess:
                 max_tokens=max_tokens,
                 stop_ids=frozenset(stop_ids),
                 emit=events.put,
-                draft=self._plan(mode, len(prompt_ids) + max_tokens, draft_tokens),
+                draft=plan or self._plan(mode, len(prompt_ids) + max_tokens, draft_tokens),
             )
         )
         return events

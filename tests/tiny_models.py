@@ -1,4 +1,4 @@
-"""Tiny random checkpoints, written by transformers, which is also the oracle they are held against."""
+"""Tiny random checkpoints, written by transformers, which is also their oracle."""
 
 import json
 from pathlib import Path

@@ -58,7 +58,8 @@ def dense(kv: PagedKV, span: Span, q: Tensor, visible: Visibility) -> Tensor:
     mask = ~visible(query, torch.arange(span.end)[None])
     scores = q.double().transpose(0, 1) @ k.transpose(1, 2) * DIM**-0.5
     out = scores.masked_fill(mask, -torch.inf).softmax(-1) @ v
-    return out.transpose(0, 1).flatten(1)
+    merged: Tensor = out.transpose(0, 1).flatten(1)
+    return merged
 
 
 RULES = {"causal": causal, "block": block_bidirectional, "sliding": sliding_causal(11)}

@@ -1,0 +1,62 @@
+"""The target model against transformers: logits, taps and plain greedy decoding."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from domino_cli.in_process import collect
+from domino_kernels.attention import Batch, Span
+from serving.checkpoint import Checkpoint
+from serving.target_config import load_target_config
+from tests.engines import engines
+from tests.tiny_models import FAMILIES, VOCAB, write_target
+from verify_service.target import Target
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", params=sorted(FAMILIES))
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(folder, transformers' model) of each family."""
+    folder = tmp_path_factory.mktemp(request.param)
+    return folder, write_target(request.param, folder)
+
+
+def test_logits_and_taps_equal_transformers(model: tuple[Path, Any]) -> None:
+    """Bias, qk-norm, tied head or rope read wrongly shift logits; a wrong tap costs acceptance."""
+    folder, oracle = model
+    checkpoint = Checkpoint(folder)
+    config = load_target_config(checkpoint)
+    layers = tuple(range(config.num_layers))
+    target = Target(config, checkpoint, dtype=torch.float32, device=CPU, taps=layers)
+    ids = torch.randint(0, VOCAB, (40,), generator=torch.Generator().manual_seed(3))
+    kv = target.new_kv(4, 16)
+    with torch.inference_mode():
+        x, taps = target.forward(ids, Batch([Span(start=0, count=40, pages=range(4))], 16, CPU), kv)
+        expected = oracle(ids[None], output_hidden_states=True)
+    torch.testing.assert_close(target.logits(x), expected.logits[0], atol=1e-4, rtol=1e-5)
+    for layer in layers[:-1]:
+        torch.testing.assert_close(
+            taps[layer], expected.hidden_states[layer + 1][0], atol=1e-4, rtol=1e-5
+        )
+
+
+def test_plain_greedy_equals_transformers_generate(model: tuple[Path, Any]) -> None:
+    """The plain path is the reference of every exactness test, so it needs an oracle of its own."""
+    folder, oracle = model
+    prompts = [[7, 50, 3], list(range(30, 71)), [9]]
+    with engines(folder, None, prefill_tokens=16) as running:
+        events = [running.submit(prompt, 40) for prompt in prompts]
+        ours = [collect(event)[0] for event in events]
+    for prompt, ids in zip(prompts, ours, strict=True):
+        whole = oracle.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=40,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        assert ids == whole[0, len(prompt) :].tolist()

@@ -22,38 +22,39 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from domino_serve.v1 import sampling_pb2 as domino__serve_dot_v1_dot_sampling__pb2
 from domino_serve.v1 import speculation_pb2 as domino__serve_dot_v1_dot_speculation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64omino_serve/v1/generate.proto\x12\x0f\x64omino_serve.v1\x1a!domino_serve/v1/speculation.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"<\n\nChatPrompt\x12.\n\x08messages\x18\x01 \x03(\x0b\x32\x1c.domino_serve.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x03\"\xf7\x02\n\x0fGenerateRequest\x12\x17\n\nrequest_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12+\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x1b.domino_serve.v1.ChatPromptH\x00\x12.\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x19.domino_serve.v1.TokenIdsH\x00\x12\x17\n\nmax_tokens\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x03\x12\x17\n\nignore_eos\x18\x07 \x01(\x08H\x03\x88\x01\x01\x12(\n\x04mode\x18\x08 \x01(\x0e\x32\x15.domino_serve.v1.ModeH\x04\x88\x01\x01\x12\x19\n\x0c\x64raft_tokens\x18\t \x01(\x03H\x05\x88\x01\x01\x42\x08\n\x06promptB\r\n\x0b_request_idB\r\n\x0b_max_tokensB\r\n\x0b_ignore_eosB\x07\n\x05_modeB\x0f\n\r_draft_tokens\"\x83\x01\n\x10GenerateResponse\x12/\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.domino_serve.v1.GenerateChunkH\x00\x12\x35\n\x08\x63omplete\x18\x02 \x01(\x0b\x32!.domino_serve.v1.GenerateCompleteH\x00\x42\x07\n\x05\x65vent\"0\n\rGenerateChunk\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x03\"\x9b\x02\n\x10GenerateComplete\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x34\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x1d.domino_serve.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12%\n\x05usage\x18\x04 \x01(\x0b\x32\x16.domino_serve.v1.Usage\x12\x36\n\x0bspeculation\x18\x05 \x01(\x0b\x32!.domino_serve.v1.SpeculationStats\x12\x30\n\x07timings\x18\x06 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimingsB\x10\n\x0e_stop_token_id\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1e\n\rAbortResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x15\n\x13GetModelInfoRequest\"\x80\x02\n\x14GetModelInfoResponse\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\r\n\x05\x64raft\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\x03\x12\x13\n\x0bmax_context\x18\x04 \x01(\x03\x12\x15\n\reos_token_ids\x18\x05 \x03(\x03\x12$\n\x05modes\x18\x06 \x03(\x0e\x32\x15.domino_serve.v1.Mode\x12+\n\x0c\x64\x65\x66\x61ult_mode\x18\x07 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\x18\n\x10max_draft_tokens\x18\x08 \x01(\x03\x12\x1c\n\x14\x64\x65\x66\x61ult_draft_tokens\x18\t \x01(\x03\x32\x89\x02\n\x0fGenerateService\x12Q\n\x08Generate\x12 .domino_serve.v1.GenerateRequest\x1a!.domino_serve.v1.GenerateResponse0\x01\x12\x46\n\x05\x41\x62ort\x12\x1d.domino_serve.v1.AbortRequest\x1a\x1e.domino_serve.v1.AbortResponse\x12[\n\x0cGetModelInfo\x12$.domino_serve.v1.GetModelInfoRequest\x1a%.domino_serve.v1.GetModelInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64omino_serve/v1/generate.proto\x12\x0f\x64omino_serve.v1\x1a\x1e\x64omino_serve/v1/sampling.proto\x1a!domino_serve/v1/speculation.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"<\n\nChatPrompt\x12.\n\x08messages\x18\x01 \x03(\x0b\x32\x1c.domino_serve.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x03\"\xcd\x04\n\x0fGenerateRequest\x12\x17\n\nrequest_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12+\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x1b.domino_serve.v1.ChatPromptH\x00\x12.\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x19.domino_serve.v1.TokenIdsH\x00\x12\x17\n\nmax_tokens\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x03\x12\x17\n\nignore_eos\x18\x07 \x01(\x08H\x03\x88\x01\x01\x12(\n\x04mode\x18\x08 \x01(\x0e\x32\x15.domino_serve.v1.ModeH\x04\x88\x01\x01\x12\x19\n\x0c\x64raft_tokens\x18\t \x01(\x03H\x05\x88\x01\x01\x12\x18\n\x0btemperature\x18\n \x01(\x01H\x06\x88\x01\x01\x12\x12\n\x05top_k\x18\x0b \x01(\x03H\x07\x88\x01\x01\x12\x12\n\x05top_p\x18\x0c \x01(\x01H\x08\x88\x01\x01\x12\x12\n\x05min_p\x18\r \x01(\x01H\t\x88\x01\x01\x12\x11\n\x04seed\x18\x0e \x01(\x03H\n\x88\x01\x01\x12\x0c\n\x04stop\x18\x0f \x03(\t\x12\x17\n\nmin_tokens\x18\x10 \x01(\x03H\x0b\x88\x01\x01\x42\x08\n\x06promptB\r\n\x0b_request_idB\r\n\x0b_max_tokensB\r\n\x0b_ignore_eosB\x07\n\x05_modeB\x0f\n\r_draft_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_min_tokens\"\x83\x01\n\x10GenerateResponse\x12/\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.domino_serve.v1.GenerateChunkH\x00\x12\x35\n\x08\x63omplete\x18\x02 \x01(\x0b\x32!.domino_serve.v1.GenerateCompleteH\x00\x42\x07\n\x05\x65vent\"0\n\rGenerateChunk\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x03\"\xf6\x02\n\x10GenerateComplete\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x34\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x1d.domino_serve.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12%\n\x05usage\x18\x04 \x01(\x0b\x32\x16.domino_serve.v1.Usage\x12\x36\n\x0bspeculation\x18\x05 \x01(\x0b\x32!.domino_serve.v1.SpeculationStats\x12\x30\n\x07timings\x18\x06 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimings\x12\x30\n\x08sampling\x18\x07 \x01(\x0b\x32\x19.domino_serve.v1.SamplingH\x01\x88\x01\x01\x12\x11\n\x04stop\x18\x08 \x01(\tH\x02\x88\x01\x01\x42\x10\n\x0e_stop_token_idB\x0b\n\t_samplingB\x07\n\x05_stop\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1e\n\rAbortResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x15\n\x13GetModelInfoRequest\"\xb1\x04\n\x14GetModelInfoResponse\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\r\n\x05\x64raft\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\x03\x12\x13\n\x0bmax_context\x18\x04 \x01(\x03\x12\x15\n\reos_token_ids\x18\x05 \x03(\x03\x12$\n\x05modes\x18\x06 \x03(\x0e\x32\x15.domino_serve.v1.Mode\x12+\n\x0c\x64\x65\x66\x61ult_mode\x18\x07 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\x18\n\x10max_draft_tokens\x18\x08 \x01(\x03\x12\x1c\n\x14\x64\x65\x66\x61ult_draft_tokens\x18\t \x01(\x03\x12\x12\n\nblock_size\x18\n \x01(\x03\x12\r\n\x05\x64type\x18\x0b \x01(\t\x12\x13\n\x0btarget_hash\x18\x0c \x01(\t\x12\x12\n\ndraft_hash\x18\r \x01(\t\x12\x15\n\rmax_sequences\x18\x0e \x01(\x03\x12\x14\n\x0cmax_requests\x18\x0f \x01(\x03\x12\x1a\n\x12\x64\x65\x66\x61ult_max_tokens\x18\x10 \x01(\x03\x12\x38\n\x10\x64\x65\x66\x61ult_sampling\x18\x11 \x01(\x0b\x32\x19.domino_serve.v1.SamplingH\x00\x88\x01\x01\x12\x19\n\x11has_chat_template\x18\x12 \x01(\x08\x12\x18\n\x10max_stop_strings\x18\x13 \x01(\x03\x12\x16\n\x0emax_stop_chars\x18\x14 \x01(\x03\x42\x13\n\x11_default_sampling2\x89\x02\n\x0fGenerateService\x12Q\n\x08Generate\x12 .domino_serve.v1.GenerateRequest\x1a!.domino_serve.v1.GenerateResponse0\x01\x12\x46\n\x05\x41\x62ort\x12\x1d.domino_serve.v1.AbortRequest\x1a\x1e.domino_serve.v1.AbortResponse\x12[\n\x0cGetModelInfo\x12$.domino_serve.v1.GetModelInfoRequest\x1a%.domino_serve.v1.GetModelInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'domino_serve.v1.generate_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHATMESSAGE']._serialized_start=86
-  _globals['_CHATMESSAGE']._serialized_end=130
-  _globals['_CHATPROMPT']._serialized_start=132
-  _globals['_CHATPROMPT']._serialized_end=192
-  _globals['_TOKENIDS']._serialized_start=194
-  _globals['_TOKENIDS']._serialized_end=217
-  _globals['_GENERATEREQUEST']._serialized_start=220
-  _globals['_GENERATEREQUEST']._serialized_end=595
-  _globals['_GENERATERESPONSE']._serialized_start=598
-  _globals['_GENERATERESPONSE']._serialized_end=729
-  _globals['_GENERATECHUNK']._serialized_start=731
-  _globals['_GENERATECHUNK']._serialized_end=779
-  _globals['_GENERATECOMPLETE']._serialized_start=782
-  _globals['_GENERATECOMPLETE']._serialized_end=1065
-  _globals['_ABORTREQUEST']._serialized_start=1067
-  _globals['_ABORTREQUEST']._serialized_end=1101
-  _globals['_ABORTRESPONSE']._serialized_start=1103
-  _globals['_ABORTRESPONSE']._serialized_end=1133
-  _globals['_GETMODELINFOREQUEST']._serialized_start=1135
-  _globals['_GETMODELINFOREQUEST']._serialized_end=1156
-  _globals['_GETMODELINFORESPONSE']._serialized_start=1159
-  _globals['_GETMODELINFORESPONSE']._serialized_end=1415
-  _globals['_GENERATESERVICE']._serialized_start=1418
-  _globals['_GENERATESERVICE']._serialized_end=1683
+  _globals['_CHATMESSAGE']._serialized_start=118
+  _globals['_CHATMESSAGE']._serialized_end=162
+  _globals['_CHATPROMPT']._serialized_start=164
+  _globals['_CHATPROMPT']._serialized_end=224
+  _globals['_TOKENIDS']._serialized_start=226
+  _globals['_TOKENIDS']._serialized_end=249
+  _globals['_GENERATEREQUEST']._serialized_start=252
+  _globals['_GENERATEREQUEST']._serialized_end=841
+  _globals['_GENERATERESPONSE']._serialized_start=844
+  _globals['_GENERATERESPONSE']._serialized_end=975
+  _globals['_GENERATECHUNK']._serialized_start=977
+  _globals['_GENERATECHUNK']._serialized_end=1025
+  _globals['_GENERATECOMPLETE']._serialized_start=1028
+  _globals['_GENERATECOMPLETE']._serialized_end=1402
+  _globals['_ABORTREQUEST']._serialized_start=1404
+  _globals['_ABORTREQUEST']._serialized_end=1438
+  _globals['_ABORTRESPONSE']._serialized_start=1440
+  _globals['_ABORTRESPONSE']._serialized_end=1470
+  _globals['_GETMODELINFOREQUEST']._serialized_start=1472
+  _globals['_GETMODELINFOREQUEST']._serialized_end=1493
+  _globals['_GETMODELINFORESPONSE']._serialized_start=1496
+  _globals['_GETMODELINFORESPONSE']._serialized_end=2057
+  _globals['_GENERATESERVICE']._serialized_start=2060
+  _globals['_GENERATESERVICE']._serialized_end=2325
 # @@protoc_insertion_point(module_scope)

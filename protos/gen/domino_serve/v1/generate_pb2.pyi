@@ -4,6 +4,7 @@ isort:skip_file
 """
 
 from collections import abc as _abc
+from domino_serve.v1 import sampling_pb2 as _sampling_pb2
 from domino_serve.v1 import speculation_pb2 as _speculation_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -108,6 +109,13 @@ class GenerateRequest(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    TOP_K_FIELD_NUMBER: _builtins.int
+    TOP_P_FIELD_NUMBER: _builtins.int
+    MIN_P_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    MIN_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Client's name for the request, for logs and Abort; made up by the router when unset."""
     text: _builtins.str
@@ -120,6 +128,22 @@ class GenerateRequest(_message.Message):
     """Drafting mode. Default: the server's."""
     draft_tokens: _builtins.int
     """Draft tokens per step, 0 (plain) to the block's limit. Default: the server's width - 1."""
+    temperature: _builtins.float
+    """How tokens are chosen, see Sampling. Default: greedy, or the target's generation_config where
+    the router was started with --use-generation-config. A seed is made up when unset.
+    """
+    top_k: _builtins.int
+    """See Sampling."""
+    top_p: _builtins.float
+    """See Sampling."""
+    min_p: _builtins.float
+    """See Sampling."""
+    seed: _builtins.int
+    """See Sampling."""
+    min_tokens: _builtins.int
+    """Neither a stop id nor a stop string ends the completion within so many tokens; 0 to max_tokens.
+    Stop and end-of-sequence ids are not produced until then.
+    """
     @_builtins.property
     def chat(self) -> Global___ChatPrompt:
         """A conversation."""
@@ -130,7 +154,13 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ids that end generation, besides the target's own end-of-sequence ids."""
+        """Ids that end generation, besides the target's own end-of-sequence ids; 1024 at most."""
+
+    @_builtins.property
+    def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Strings that end generation: the completion ends with the first token after which its text
+        contains one of them, and its text ends before the string. 16 at most, of 1 to 256 characters.
+        """
 
     def __init__(
         self,
@@ -144,10 +174,17 @@ class GenerateRequest(_message.Message):
         ignore_eos: _builtins.bool | None = ...,
         mode: _speculation_pb2.Mode.ValueType | None = ...,
         draft_tokens: _builtins.int | None = ...,
+        temperature: _builtins.float | None = ...,
+        top_k: _builtins.int | None = ...,
+        top_p: _builtins.float | None = ...,
+        min_p: _builtins.float | None = ...,
+        seed: _builtins.int | None = ...,
+        stop: _abc.Iterable[_builtins.str] | None = ...,
+        min_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_draft_tokens", b"_draft_tokens", "_ignore_eos", b"_ignore_eos", "_max_tokens", b"_max_tokens", "_mode", b"_mode", "_request_id", b"_request_id", "chat", b"chat", "draft_tokens", b"draft_tokens", "ignore_eos", b"ignore_eos", "max_tokens", b"max_tokens", "mode", b"mode", "prompt", b"prompt", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_draft_tokens", b"_draft_tokens", "_ignore_eos", b"_ignore_eos", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_min_tokens", b"_min_tokens", "_mode", b"_mode", "_request_id", b"_request_id", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "chat", b"chat", "draft_tokens", b"draft_tokens", "ignore_eos", b"ignore_eos", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "mode", b"mode", "prompt", b"prompt", "request_id", b"request_id", "seed", b"seed", "temperature", b"temperature", "text", b"text", "token_ids", b"token_ids", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft_tokens", b"_draft_tokens", "_ignore_eos", b"_ignore_eos", "_max_tokens", b"_max_tokens", "_mode", b"_mode", "_request_id", b"_request_id", "chat", b"chat", "draft_tokens", b"draft_tokens", "ignore_eos", b"ignore_eos", "max_tokens", b"max_tokens", "mode", b"mode", "prompt", b"prompt", "request_id", b"request_id", "stop_token_ids", b"stop_token_ids", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft_tokens", b"_draft_tokens", "_ignore_eos", b"_ignore_eos", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_min_tokens", b"_min_tokens", "_mode", b"_mode", "_request_id", b"_request_id", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "chat", b"chat", "draft_tokens", b"draft_tokens", "ignore_eos", b"ignore_eos", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "mode", b"mode", "prompt", b"prompt", "request_id", b"request_id", "seed", b"seed", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "text", b"text", "token_ids", b"token_ids", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__draft_tokens: _TypeAlias = _typing.Literal["draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__draft_tokens: _TypeAlias = _typing.Literal["_draft_tokens", b"_draft_tokens"]  # noqa: Y015
@@ -155,10 +192,22 @@ class GenerateRequest(_message.Message):
     _WhichOneofArgType__ignore_eos: _TypeAlias = _typing.Literal["_ignore_eos", b"_ignore_eos"]  # noqa: Y015
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__min_p: _TypeAlias = _typing.Literal["min_p"]  # noqa: Y015
+    _WhichOneofArgType__min_p: _TypeAlias = _typing.Literal["_min_p", b"_min_p"]  # noqa: Y015
+    _WhichOneofReturnType__min_tokens: _TypeAlias = _typing.Literal["min_tokens"]  # noqa: Y015
+    _WhichOneofArgType__min_tokens: _TypeAlias = _typing.Literal["_min_tokens", b"_min_tokens"]  # noqa: Y015
     _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
     _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
     _WhichOneofReturnType__request_id: _TypeAlias = _typing.Literal["request_id"]  # noqa: Y015
     _WhichOneofArgType__request_id: _TypeAlias = _typing.Literal["_request_id", b"_request_id"]  # noqa: Y015
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
+    _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
+    _WhichOneofReturnType__top_k: _TypeAlias = _typing.Literal["top_k"]  # noqa: Y015
+    _WhichOneofArgType__top_k: _TypeAlias = _typing.Literal["_top_k", b"_top_k"]  # noqa: Y015
+    _WhichOneofReturnType__top_p: _TypeAlias = _typing.Literal["top_p"]  # noqa: Y015
+    _WhichOneofArgType__top_p: _TypeAlias = _typing.Literal["_top_p", b"_top_p"]  # noqa: Y015
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "chat", "token_ids"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     @_typing.overload
@@ -168,9 +217,21 @@ class GenerateRequest(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_p) -> _WhichOneofReturnType__min_p | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_tokens) -> _WhichOneofReturnType__min_tokens | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__request_id) -> _WhichOneofReturnType__request_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_k) -> _WhichOneofReturnType__top_k | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_prompt) -> _WhichOneofReturnType_prompt | None: ...
 
@@ -248,12 +309,16 @@ class GenerateComplete(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     SPECULATION_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
+    SAMPLING_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Request id, the client's or the router's."""
     finish_reason: _speculation_pb2.FinishReason.ValueType
     """Why it ended."""
     stop_token_id: _builtins.int
     """The stop or end-of-sequence id that ended it, if one did."""
+    stop: _builtins.str
+    """The stop string that ended it, if one did."""
     @_builtins.property
     def usage(self) -> _speculation_pb2.Usage:
         """Token counts."""
@@ -266,6 +331,10 @@ class GenerateComplete(_message.Message):
     def timings(self) -> _speculation_pb2.RequestTimings:
         """Where the time went."""
 
+    @_builtins.property
+    def sampling(self) -> _sampling_pb2.Sampling:
+        """How the tokens were chosen, the seed included; unset when greedy."""
+
     def __init__(
         self,
         *,
@@ -275,13 +344,24 @@ class GenerateComplete(_message.Message):
         usage: _speculation_pb2.Usage | None = ...,
         speculation: _speculation_pb2.SpeculationStats | None = ...,
         timings: _speculation_pb2.RequestTimings | None = ...,
+        sampling: _sampling_pb2.Sampling | None = ...,
+        stop: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "speculation", b"speculation", "stop_token_id", b"stop_token_id", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sampling", b"_sampling", "_stop", b"_stop", "_stop_token_id", b"_stop_token_id", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop", "stop_token_id", b"stop_token_id", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "finish_reason", b"finish_reason", "request_id", b"request_id", "speculation", b"speculation", "stop_token_id", b"stop_token_id", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sampling", b"_sampling", "_stop", b"_stop", "_stop_token_id", b"_stop_token_id", "finish_reason", b"finish_reason", "request_id", b"request_id", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop", "stop_token_id", b"stop_token_id", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__sampling: _TypeAlias = _typing.Literal["sampling"]  # noqa: Y015
+    _WhichOneofArgType__sampling: _TypeAlias = _typing.Literal["_sampling", b"_sampling"]  # noqa: Y015
+    _WhichOneofReturnType__stop: _TypeAlias = _typing.Literal["stop"]  # noqa: Y015
+    _WhichOneofArgType__stop: _TypeAlias = _typing.Literal["_stop", b"_stop"]  # noqa: Y015
     _WhichOneofReturnType__stop_token_id: _TypeAlias = _typing.Literal["stop_token_id"]  # noqa: Y015
     _WhichOneofArgType__stop_token_id: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sampling) -> _WhichOneofReturnType__sampling | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stop) -> _WhichOneofReturnType__stop | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_token_id) -> _WhichOneofReturnType__stop_token_id | None: ...
 
 Global___GenerateComplete: _TypeAlias = GenerateComplete  # noqa: Y015
@@ -362,6 +442,17 @@ class GetModelInfoResponse(_message.Message):
     DEFAULT_MODE_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     DEFAULT_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    BLOCK_SIZE_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    TARGET_HASH_FIELD_NUMBER: _builtins.int
+    DRAFT_HASH_FIELD_NUMBER: _builtins.int
+    MAX_SEQUENCES_FIELD_NUMBER: _builtins.int
+    MAX_REQUESTS_FIELD_NUMBER: _builtins.int
+    DEFAULT_MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    DEFAULT_SAMPLING_FIELD_NUMBER: _builtins.int
+    HAS_CHAT_TEMPLATE_FIELD_NUMBER: _builtins.int
+    MAX_STOP_STRINGS_FIELD_NUMBER: _builtins.int
+    MAX_STOP_CHARS_FIELD_NUMBER: _builtins.int
     target: _builtins.str
     """Target's folder name."""
     draft: _builtins.str
@@ -376,6 +467,26 @@ class GetModelInfoResponse(_message.Message):
     """Most draft tokens per step."""
     default_draft_tokens: _builtins.int
     """Draft tokens per step of requests that name none."""
+    block_size: _builtins.int
+    """Positions of the draft's block, the current token included; 0 without a draft."""
+    dtype: _builtins.str
+    """Computation dtype of the target."""
+    target_hash: _builtins.str
+    """sha256 over the target's config and weight files."""
+    draft_hash: _builtins.str
+    """sha256 over the draft's config and weight files; empty without a draft."""
+    max_sequences: _builtins.int
+    """Requests the target runs at once; more wait."""
+    max_requests: _builtins.int
+    """Requests this router takes at once; more are refused."""
+    default_max_tokens: _builtins.int
+    """max_tokens of requests that name none, as far as the context allows."""
+    has_chat_template: _builtins.bool
+    """Whether the target has a chat template."""
+    max_stop_strings: _builtins.int
+    """Most stop strings of a request."""
+    max_stop_chars: _builtins.int
+    """Most characters of a stop string."""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """End-of-sequence ids of the target."""
@@ -383,6 +494,10 @@ class GetModelInfoResponse(_message.Message):
     @_builtins.property
     def modes(self) -> _containers.RepeatedScalarFieldContainer[_speculation_pb2.Mode.ValueType]:
         """Modes this server can run."""
+
+    @_builtins.property
+    def default_sampling(self) -> _sampling_pb2.Sampling:
+        """Sampling of requests that name none of its fields; unset when greedy."""
 
     def __init__(
         self,
@@ -396,11 +511,24 @@ class GetModelInfoResponse(_message.Message):
         default_mode: _speculation_pb2.Mode.ValueType = ...,
         max_draft_tokens: _builtins.int = ...,
         default_draft_tokens: _builtins.int = ...,
+        block_size: _builtins.int = ...,
+        dtype: _builtins.str = ...,
+        target_hash: _builtins.str = ...,
+        draft_hash: _builtins.str = ...,
+        max_sequences: _builtins.int = ...,
+        max_requests: _builtins.int = ...,
+        default_max_tokens: _builtins.int = ...,
+        default_sampling: _sampling_pb2.Sampling | None = ...,
+        has_chat_template: _builtins.bool = ...,
+        max_stop_strings: _builtins.int = ...,
+        max_stop_chars: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_default_sampling", b"_default_sampling", "default_sampling", b"default_sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_draft_tokens", b"default_draft_tokens", "default_mode", b"default_mode", "draft", b"draft", "eos_token_ids", b"eos_token_ids", "max_context", b"max_context", "max_draft_tokens", b"max_draft_tokens", "modes", b"modes", "target", b"target", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_sampling", b"_default_sampling", "block_size", b"block_size", "default_draft_tokens", b"default_draft_tokens", "default_max_tokens", b"default_max_tokens", "default_mode", b"default_mode", "default_sampling", b"default_sampling", "draft", b"draft", "draft_hash", b"draft_hash", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "max_context", b"max_context", "max_draft_tokens", b"max_draft_tokens", "max_requests", b"max_requests", "max_sequences", b"max_sequences", "max_stop_chars", b"max_stop_chars", "max_stop_strings", b"max_stop_strings", "modes", b"modes", "target", b"target", "target_hash", b"target_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__default_sampling: _TypeAlias = _typing.Literal["default_sampling"]  # noqa: Y015
+    _WhichOneofArgType__default_sampling: _TypeAlias = _typing.Literal["_default_sampling", b"_default_sampling"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__default_sampling) -> _WhichOneofReturnType__default_sampling | None: ...
 
 Global___GetModelInfoResponse: _TypeAlias = GetModelInfoResponse  # noqa: Y015

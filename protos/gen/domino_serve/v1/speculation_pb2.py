@@ -24,21 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!domino_serve/v1/speculation.proto\x12\x0f\x64omino_serve.v1\"9\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x05\"\xd6\x01\n\x10SpeculationStats\x12#\n\x04mode\x18\x01 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\r\n\x05width\x18\x02 \x01(\x05\x12\x14\n\x0cverify_steps\x18\x03 \x01(\x03\x12\x13\n\x0bplain_steps\x18\x04 \x01(\x03\x12\x17\n\x0fproposed_tokens\x18\x05 \x01(\x03\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x06 \x01(\x03\x12\x1c\n\x14\x61\x63\x63\x65pted_by_position\x18\x07 \x03(\x03\x12\x13\n\x0bstep_tokens\x18\x08 \x01(\x03\"q\n\x0eRequestTimings\x12\x10\n\x08queue_ns\x18\x01 \x01(\x03\x12\x16\n\x0e\x66irst_token_ns\x18\x02 \x01(\x03\x12\x10\n\x08total_ns\x18\x03 \x01(\x03\x12\x11\n\tverify_ns\x18\x04 \x01(\x03\x12\x10\n\x08\x64raft_ns\x18\x05 \x01(\x03*K\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0b\n\x07MODE_AR\x10\x01\x12\x0f\n\x0bMODE_DFLASH\x10\x02\x12\x0f\n\x0bMODE_DOMINO\x10\x03*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!domino_serve/v1/speculation.proto\x12\x0f\x64omino_serve.v1\"9\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x05\"\xd6\x01\n\x10SpeculationStats\x12#\n\x04mode\x18\x01 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\r\n\x05width\x18\x02 \x01(\x05\x12\x14\n\x0cverify_steps\x18\x03 \x01(\x03\x12\x13\n\x0bplain_steps\x18\x04 \x01(\x03\x12\x17\n\x0fproposed_tokens\x18\x05 \x01(\x03\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x06 \x01(\x03\x12\x1c\n\x14\x61\x63\x63\x65pted_by_position\x18\x07 \x03(\x03\x12\x13\n\x0bstep_tokens\x18\x08 \x01(\x03\"=\n\tStepStats\x12\x17\n\x0fproposed_tokens\x18\x01 \x01(\x03\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x02 \x01(\x03\"q\n\x0eRequestTimings\x12\x10\n\x08queue_ns\x18\x01 \x01(\x03\x12\x16\n\x0e\x66irst_token_ns\x18\x02 \x01(\x03\x12\x10\n\x08total_ns\x18\x03 \x01(\x03\x12\x11\n\tverify_ns\x18\x04 \x01(\x03\x12\x10\n\x08\x64raft_ns\x18\x05 \x01(\x03*K\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0b\n\x07MODE_AR\x10\x01\x12\x0f\n\x0bMODE_DFLASH\x10\x02\x12\x0f\n\x0bMODE_DOMINO\x10\x03*x\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'domino_serve.v1.speculation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODE']._serialized_start=445
-  _globals['_MODE']._serialized_end=520
-  _globals['_FINISHREASON']._serialized_start=522
-  _globals['_FINISHREASON']._serialized_end=642
+  _globals['_MODE']._serialized_start=508
+  _globals['_MODE']._serialized_end=583
+  _globals['_FINISHREASON']._serialized_start=585
+  _globals['_FINISHREASON']._serialized_end=705
   _globals['_USAGE']._serialized_start=54
   _globals['_USAGE']._serialized_end=111
   _globals['_SPECULATIONSTATS']._serialized_start=114
   _globals['_SPECULATIONSTATS']._serialized_end=328
-  _globals['_REQUESTTIMINGS']._serialized_start=330
-  _globals['_REQUESTTIMINGS']._serialized_end=443
+  _globals['_STEPSTATS']._serialized_start=330
+  _globals['_STEPSTATS']._serialized_end=391
+  _globals['_REQUESTTIMINGS']._serialized_start=393
+  _globals['_REQUESTTIMINGS']._serialized_end=506
 # @@protoc_insertion_point(module_scope)

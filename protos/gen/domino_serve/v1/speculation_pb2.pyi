@@ -56,7 +56,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
     """Not finished."""
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
-    """A stop id or an end-of-sequence id was produced; it is not part of the text."""
+    """A stop id, an end-of-sequence id or a stop string was produced; it is not part of the text."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """max_tokens or the context limit was reached."""
     FINISH_REASON_ABORT: _FinishReason.ValueType  # 3
@@ -68,7 +68,7 @@ class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 """Not finished."""
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
-"""A stop id or an end-of-sequence id was produced; it is not part of the text."""
+"""A stop id, an end-of-sequence id or a stop string was produced; it is not part of the text."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """max_tokens or the context limit was reached."""
 FINISH_REASON_ABORT: FinishReason.ValueType  # 3
@@ -86,7 +86,9 @@ class Usage(_message.Message):
     prompt_tokens: _builtins.int
     """Tokens of the prompt after templating and tokenizing."""
     completion_tokens: _builtins.int
-    """Tokens produced, a final stop or end-of-sequence id included."""
+    """Tokens produced, those included that ended it: a stop or end-of-sequence id, or the tokens of a
+    stop string.
+    """
     def __init__(
         self,
         *,
@@ -155,6 +157,34 @@ class SpeculationStats(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SpeculationStats: _TypeAlias = SpeculationStats  # noqa: Y015
+
+@_typing.final
+class StepStats(_message.Message):
+    """What one verify step did for one request; the tokens of its chunk are the accepted ones and the
+    target's own next one, as far as no stop or max_tokens cut them off.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROPOSED_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    proposed_tokens: _builtins.int
+    """Draft tokens verified; 0 in a plain step."""
+    accepted_tokens: _builtins.int
+    """Draft tokens that equalled the target's choice and were kept."""
+    def __init__(
+        self,
+        *,
+        proposed_tokens: _builtins.int = ...,
+        accepted_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "proposed_tokens", b"proposed_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepStats: _TypeAlias = StepStats  # noqa: Y015
 
 @_typing.final
 class RequestTimings(_message.Message):

@@ -22,38 +22,57 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from domino_serve.v1 import sampling_pb2 as domino__serve_dot_v1_dot_sampling__pb2
 from domino_serve.v1 import speculation_pb2 as domino__serve_dot_v1_dot_speculation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64omino_serve/v1/verify.proto\x12\x0f\x64omino_serve.v1\x1a!domino_serve/v1/speculation.proto\"g\n\tDraftSeat\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06ticket\x18\x02 \x01(\t\x12#\n\x04mode\x18\x03 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\x14\n\x0c\x64raft_tokens\x18\x04 \x01(\x03\"\xac\x01\n\x1cVerifyServiceGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\x03\x12\x12\n\nmax_tokens\x18\x03 \x01(\x03\x12\x16\n\x0estop_token_ids\x18\x04 \x03(\x03\x12.\n\x05\x64raft\x18\x05 \x01(\x0b\x32\x1a.domino_serve.v1.DraftSeatH\x00\x88\x01\x01\x42\x08\n\x06_draft\"\x8c\x01\n\x1dVerifyServiceGenerateResponse\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1c.domino_serve.v1.VerifyChunkH\x00\x12\x33\n\x08\x63omplete\x18\x02 \x01(\x0b\x32\x1f.domino_serve.v1.VerifyCompleteH\x00\x42\x07\n\x05\x65vent\" \n\x0bVerifyChunk\x12\x11\n\ttoken_ids\x18\x01 \x03(\x03\"\x85\x02\n\x0eVerifyComplete\x12\x34\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1d.domino_serve.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12%\n\x05usage\x18\x03 \x01(\x0b\x32\x16.domino_serve.v1.Usage\x12\x36\n\x0bspeculation\x18\x04 \x01(\x0b\x32!.domino_serve.v1.SpeculationStats\x12\x30\n\x07timings\x18\x05 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimingsB\x10\n\x0e_stop_token_id\"/\n\x19VerifyServiceAbortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"+\n\x1aVerifyServiceAbortResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x12\n\x10GetTargetRequest\"\xe9\x01\n\x11GetTargetResponse\x12\x32\n\x06target\x18\x01 \x01(\x0b\x32\".domino_serve.v1.TargetFingerprint\x12\x35\n\x05\x64raft\x18\x02 \x01(\x0b\x32!.domino_serve.v1.DraftFingerprintH\x00\x88\x01\x01\x12\x13\n\x0bmax_context\x18\x03 \x01(\x03\x12\x15\n\rmax_sequences\x18\x04 \x01(\x03\x12\x15\n\reos_token_ids\x18\x05 \x03(\x03\x12\x1c\n\x14\x64\x65\x66\x61ult_draft_tokens\x18\x06 \x01(\x03\x42\x08\n\x06_draft\"\x83\x01\n\x11TargetFingerprint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\x03\x12\x13\n\x0bhidden_size\x18\x04 \x01(\x03\x12\x12\n\nnum_layers\x18\x05 \x01(\x03\x12\r\n\x05\x64type\x18\x06 \x01(\t\"\xbe\x01\n\x10\x44raftFingerprint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x02 \x01(\t\x12\x12\n\nblock_size\x18\x03 \x01(\x03\x12\x18\n\x10target_layer_ids\x18\x04 \x03(\x03\x12\x15\n\rmask_token_id\x18\x05 \x01(\x03\x12\x13\n\x0bshift_label\x18\x06 \x01(\x08\x12\x17\n\x0fhas_domino_head\x18\x07 \x01(\x08\x12\x13\n\x0bmax_context\x18\x08 \x01(\x03\x32\xb2\x02\n\rVerifyService\x12k\n\x08Generate\x12-.domino_serve.v1.VerifyServiceGenerateRequest\x1a..domino_serve.v1.VerifyServiceGenerateResponse0\x01\x12`\n\x05\x41\x62ort\x12*.domino_serve.v1.VerifyServiceAbortRequest\x1a+.domino_serve.v1.VerifyServiceAbortResponse\x12R\n\tGetTarget\x12!.domino_serve.v1.GetTargetRequest\x1a\".domino_serve.v1.GetTargetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64omino_serve/v1/verify.proto\x12\x0f\x64omino_serve.v1\x1a\x1e\x64omino_serve/v1/sampling.proto\x1a!domino_serve/v1/speculation.proto\"g\n\tDraftSeat\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06ticket\x18\x02 \x01(\t\x12#\n\x04mode\x18\x03 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\x14\n\x0c\x64raft_tokens\x18\x04 \x01(\x03\"\xff\x01\n\x1cVerifyServiceGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\x03\x12\x12\n\nmax_tokens\x18\x03 \x01(\x03\x12\x16\n\x0estop_token_ids\x18\x04 \x03(\x03\x12.\n\x05\x64raft\x18\x05 \x01(\x0b\x32\x1a.domino_serve.v1.DraftSeatH\x00\x88\x01\x01\x12\x30\n\x08sampling\x18\x06 \x01(\x0b\x32\x19.domino_serve.v1.SamplingH\x01\x88\x01\x01\x12\x12\n\nmin_tokens\x18\x07 \x01(\x03\x42\x08\n\x06_draftB\x0b\n\t_sampling\"\x8c\x01\n\x1dVerifyServiceGenerateResponse\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1c.domino_serve.v1.VerifyChunkH\x00\x12\x33\n\x08\x63omplete\x18\x02 \x01(\x0b\x32\x1f.domino_serve.v1.VerifyCompleteH\x00\x42\x07\n\x05\x65vent\"\x8a\x01\n\x0bVerifyChunk\x12\x11\n\ttoken_ids\x18\x01 \x03(\x03\x12-\n\x04step\x18\x02 \x01(\x0b\x32\x1a.domino_serve.v1.StepStatsH\x00\x88\x01\x01\x12\x30\n\x07timings\x18\x03 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimingsB\x07\n\x05_step\"\x85\x02\n\x0eVerifyComplete\x12\x34\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1d.domino_serve.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12%\n\x05usage\x18\x03 \x01(\x0b\x32\x16.domino_serve.v1.Usage\x12\x36\n\x0bspeculation\x18\x04 \x01(\x0b\x32!.domino_serve.v1.SpeculationStats\x12\x30\n\x07timings\x18\x05 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimingsB\x10\n\x0e_stop_token_id\"/\n\x19VerifyServiceAbortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"+\n\x1aVerifyServiceAbortResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x14\n\x05\x42lock\x12\x0b\n\x03ids\x18\x01 \x03(\x03\"\x9b\x01\n\x0cScoreRequest\x12\x12\n\nprompt_ids\x18\x01 \x03(\x03\x12&\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x16.domino_serve.v1.Block\x12\x30\n\x08sampling\x18\x03 \x01(\x0b\x32\x19.domino_serve.v1.SamplingH\x00\x88\x01\x01\x12\x10\n\x08logprobs\x18\x04 \x01(\x08\x42\x0b\n\t_sampling\"n\n\rScoreResponse\x12+\n\x06scores\x18\x01 \x03(\x0b\x32\x1b.domino_serve.v1.BlockScore\x12\x30\n\x07timings\x18\x02 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimings\"d\n\nBlockScore\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x01 \x01(\x03\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\x03\x12\x17\n\x0f\x63hoice_logprobs\x18\x03 \x03(\x02\x12\x13\n\x0bid_logprobs\x18\x04 \x03(\x02\"\x12\n\x10GetTargetRequest\"\xe9\x01\n\x11GetTargetResponse\x12\x32\n\x06target\x18\x01 \x01(\x0b\x32\".domino_serve.v1.TargetFingerprint\x12\x35\n\x05\x64raft\x18\x02 \x01(\x0b\x32!.domino_serve.v1.DraftFingerprintH\x00\x88\x01\x01\x12\x13\n\x0bmax_context\x18\x03 \x01(\x03\x12\x15\n\rmax_sequences\x18\x04 \x01(\x03\x12\x15\n\reos_token_ids\x18\x05 \x03(\x03\x12\x1c\n\x14\x64\x65\x66\x61ult_draft_tokens\x18\x06 \x01(\x03\x42\x08\n\x06_draft\"\x11\n\x0fGetLoadsRequest\"\xab\x01\n\x10GetLoadsResponse\x12\x0f\n\x07running\x18\x01 \x01(\x03\x12\x0f\n\x07waiting\x18\x02 \x01(\x03\x12\x15\n\rkv_pages_used\x18\x03 \x01(\x03\x12\x16\n\x0ekv_pages_total\x18\x04 \x01(\x03\x12\x11\n\tpage_size\x18\x05 \x01(\x03\x12\x33\n\x0b\x64raft_links\x18\x06 \x03(\x0b\x32\x1e.domino_serve.v1.DraftLinkLoad\"A\n\rDraftLinkLoad\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\r\n\x05\x61live\x18\x02 \x01(\x08\x12\x10\n\x08sessions\x18\x03 \x01(\x03\"\x13\n\x11\x46lushCacheRequest\")\n\x12\x46lushCacheResponse\x12\x13\n\x0b\x66reed_pages\x18\x01 \x01(\x03\"\x83\x01\n\x11TargetFingerprint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\x03\x12\x13\n\x0bhidden_size\x18\x04 \x01(\x03\x12\x12\n\nnum_layers\x18\x05 \x01(\x03\x12\r\n\x05\x64type\x18\x06 \x01(\t\"\xbe\x01\n\x10\x44raftFingerprint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x02 \x01(\t\x12\x12\n\nblock_size\x18\x03 \x01(\x03\x12\x18\n\x10target_layer_ids\x18\x04 \x03(\x03\x12\x15\n\rmask_token_id\x18\x05 \x01(\x03\x12\x13\n\x0bshift_label\x18\x06 \x01(\x08\x12\x17\n\x0fhas_domino_head\x18\x07 \x01(\x08\x12\x13\n\x0bmax_context\x18\x08 \x01(\x03\x32\xa2\x04\n\rVerifyService\x12k\n\x08Generate\x12-.domino_serve.v1.VerifyServiceGenerateRequest\x1a..domino_serve.v1.VerifyServiceGenerateResponse0\x01\x12`\n\x05\x41\x62ort\x12*.domino_serve.v1.VerifyServiceAbortRequest\x1a+.domino_serve.v1.VerifyServiceAbortResponse\x12\x46\n\x05Score\x12\x1d.domino_serve.v1.ScoreRequest\x1a\x1e.domino_serve.v1.ScoreResponse\x12R\n\tGetTarget\x12!.domino_serve.v1.GetTargetRequest\x1a\".domino_serve.v1.GetTargetResponse\x12O\n\x08GetLoads\x12 .domino_serve.v1.GetLoadsRequest\x1a!.domino_serve.v1.GetLoadsResponse\x12U\n\nFlushCache\x12\".domino_serve.v1.FlushCacheRequest\x1a#.domino_serve.v1.FlushCacheResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'domino_serve.v1.verify_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DRAFTSEAT']._serialized_start=84
-  _globals['_DRAFTSEAT']._serialized_end=187
-  _globals['_VERIFYSERVICEGENERATEREQUEST']._serialized_start=190
-  _globals['_VERIFYSERVICEGENERATEREQUEST']._serialized_end=362
-  _globals['_VERIFYSERVICEGENERATERESPONSE']._serialized_start=365
-  _globals['_VERIFYSERVICEGENERATERESPONSE']._serialized_end=505
-  _globals['_VERIFYCHUNK']._serialized_start=507
-  _globals['_VERIFYCHUNK']._serialized_end=539
-  _globals['_VERIFYCOMPLETE']._serialized_start=542
-  _globals['_VERIFYCOMPLETE']._serialized_end=803
-  _globals['_VERIFYSERVICEABORTREQUEST']._serialized_start=805
-  _globals['_VERIFYSERVICEABORTREQUEST']._serialized_end=852
-  _globals['_VERIFYSERVICEABORTRESPONSE']._serialized_start=854
-  _globals['_VERIFYSERVICEABORTRESPONSE']._serialized_end=897
-  _globals['_GETTARGETREQUEST']._serialized_start=899
-  _globals['_GETTARGETREQUEST']._serialized_end=917
-  _globals['_GETTARGETRESPONSE']._serialized_start=920
-  _globals['_GETTARGETRESPONSE']._serialized_end=1153
-  _globals['_TARGETFINGERPRINT']._serialized_start=1156
-  _globals['_TARGETFINGERPRINT']._serialized_end=1287
-  _globals['_DRAFTFINGERPRINT']._serialized_start=1290
-  _globals['_DRAFTFINGERPRINT']._serialized_end=1480
-  _globals['_VERIFYSERVICE']._serialized_start=1483
-  _globals['_VERIFYSERVICE']._serialized_end=1789
+  _globals['_DRAFTSEAT']._serialized_start=116
+  _globals['_DRAFTSEAT']._serialized_end=219
+  _globals['_VERIFYSERVICEGENERATEREQUEST']._serialized_start=222
+  _globals['_VERIFYSERVICEGENERATEREQUEST']._serialized_end=477
+  _globals['_VERIFYSERVICEGENERATERESPONSE']._serialized_start=480
+  _globals['_VERIFYSERVICEGENERATERESPONSE']._serialized_end=620
+  _globals['_VERIFYCHUNK']._serialized_start=623
+  _globals['_VERIFYCHUNK']._serialized_end=761
+  _globals['_VERIFYCOMPLETE']._serialized_start=764
+  _globals['_VERIFYCOMPLETE']._serialized_end=1025
+  _globals['_VERIFYSERVICEABORTREQUEST']._serialized_start=1027
+  _globals['_VERIFYSERVICEABORTREQUEST']._serialized_end=1074
+  _globals['_VERIFYSERVICEABORTRESPONSE']._serialized_start=1076
+  _globals['_VERIFYSERVICEABORTRESPONSE']._serialized_end=1119
+  _globals['_BLOCK']._serialized_start=1121
+  _globals['_BLOCK']._serialized_end=1141
+  _globals['_SCOREREQUEST']._serialized_start=1144
+  _globals['_SCOREREQUEST']._serialized_end=1299
+  _globals['_SCORERESPONSE']._serialized_start=1301
+  _globals['_SCORERESPONSE']._serialized_end=1411
+  _globals['_BLOCKSCORE']._serialized_start=1413
+  _globals['_BLOCKSCORE']._serialized_end=1513
+  _globals['_GETTARGETREQUEST']._serialized_start=1515
+  _globals['_GETTARGETREQUEST']._serialized_end=1533
+  _globals['_GETTARGETRESPONSE']._serialized_start=1536
+  _globals['_GETTARGETRESPONSE']._serialized_end=1769
+  _globals['_GETLOADSREQUEST']._serialized_start=1771
+  _globals['_GETLOADSREQUEST']._serialized_end=1788
+  _globals['_GETLOADSRESPONSE']._serialized_start=1791
+  _globals['_GETLOADSRESPONSE']._serialized_end=1962
+  _globals['_DRAFTLINKLOAD']._serialized_start=1964
+  _globals['_DRAFTLINKLOAD']._serialized_end=2029
+  _globals['_FLUSHCACHEREQUEST']._serialized_start=2031
+  _globals['_FLUSHCACHEREQUEST']._serialized_end=2050
+  _globals['_FLUSHCACHERESPONSE']._serialized_start=2052
+  _globals['_FLUSHCACHERESPONSE']._serialized_end=2093
+  _globals['_TARGETFINGERPRINT']._serialized_start=2096
+  _globals['_TARGETFINGERPRINT']._serialized_end=2227
+  _globals['_DRAFTFINGERPRINT']._serialized_start=2230
+  _globals['_DRAFTFINGERPRINT']._serialized_end=2420
+  _globals['_VERIFYSERVICE']._serialized_start=2423
+  _globals['_VERIFYSERVICE']._serialized_end=2969
 # @@protoc_insertion_point(module_scope)

@@ -4,6 +4,7 @@ isort:skip_file
 """
 
 from collections import abc as _abc
+from domino_serve.v1 import sampling_pb2 as _sampling_pb2
 from domino_serve.v1 import speculation_pb2 as _speculation_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -64,10 +65,14 @@ class VerifyServiceGenerateRequest(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     DRAFT_FIELD_NUMBER: _builtins.int
+    SAMPLING_FIELD_NUMBER: _builtins.int
+    MIN_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Unique among the requests of this service."""
     max_tokens: _builtins.int
     """Most tokens to produce, at least 1."""
+    min_tokens: _builtins.int
+    """The stop ids are not produced among so many first tokens; 0 to max_tokens."""
     @_builtins.property
     def prompt_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Prompt ids, at least one, each in [0, vocab_size)."""
@@ -80,6 +85,10 @@ class VerifyServiceGenerateRequest(_message.Message):
     def draft(self) -> Global___DraftSeat:
         """Unset: plain decoding."""
 
+    @_builtins.property
+    def sampling(self) -> _sampling_pb2.Sampling:
+        """Unset: greedy. A seed is required with a temperature above 0."""
+
     def __init__(
         self,
         *,
@@ -88,14 +97,21 @@ class VerifyServiceGenerateRequest(_message.Message):
         max_tokens: _builtins.int = ...,
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         draft: Global___DraftSeat | None = ...,
+        sampling: _sampling_pb2.Sampling | None = ...,
+        min_tokens: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "draft", b"draft"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "_sampling", b"_sampling", "draft", b"draft", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "draft", b"draft", "max_tokens", b"max_tokens", "prompt_ids", b"prompt_ids", "request_id", b"request_id", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "_sampling", b"_sampling", "draft", b"draft", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "prompt_ids", b"prompt_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__draft: _TypeAlias = _typing.Literal["draft"]  # noqa: Y015
     _WhichOneofArgType__draft: _TypeAlias = _typing.Literal["_draft", b"_draft"]  # noqa: Y015
+    _WhichOneofReturnType__sampling: _TypeAlias = _typing.Literal["sampling"]  # noqa: Y015
+    _WhichOneofArgType__sampling: _TypeAlias = _typing.Literal["_sampling", b"_sampling"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__draft) -> _WhichOneofReturnType__draft | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sampling) -> _WhichOneofReturnType__sampling | None: ...
 
 Global___VerifyServiceGenerateRequest: _TypeAlias = VerifyServiceGenerateRequest  # noqa: Y015
 
@@ -138,20 +154,36 @@ class VerifyChunk(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    TIMINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids in order."""
+
+    @_builtins.property
+    def step(self) -> _speculation_pb2.StepStats:
+        """What the step did; unset for the token that came out of the prompt's pass. With it and the
+        times, a caller that ends the request at an earlier token knows its statistics up to there.
+        """
+
+    @_builtins.property
+    def timings(self) -> _speculation_pb2.RequestTimings:
+        """Times of the request up to these tokens."""
 
     def __init__(
         self,
         *,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        step: _speculation_pb2.StepStats | None = ...,
+        timings: _speculation_pb2.RequestTimings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step", "timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step", "timings", b"timings", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
 
 Global___VerifyChunk: _TypeAlias = VerifyChunk  # noqa: Y015
 
@@ -246,6 +278,144 @@ class VerifyServiceAbortResponse(_message.Message):
 Global___VerifyServiceAbortResponse: _TypeAlias = VerifyServiceAbortResponse  # noqa: Y015
 
 @_typing.final
+class Block(_message.Message):
+    """Proposals d_1..d_m to verify right after the prompt; may be empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids, each in [0, vocab_size); 64 at most."""
+
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Block: _TypeAlias = Block  # noqa: Y015
+
+@_typing.final
+class ScoreRequest(_message.Message):
+    """Blocks to score."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_IDS_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    SAMPLING_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    logprobs: _builtins.bool
+    """Return log-probabilities too."""
+    @_builtins.property
+    def prompt_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids the blocks follow, at least one."""
+
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]:
+        """Blocks, 1 to 64, each after the prompt and independent of the others."""
+
+    @_builtins.property
+    def sampling(self) -> _sampling_pb2.Sampling:
+        """How the target chooses. Unset: greedy."""
+
+    def __init__(
+        self,
+        *,
+        prompt_ids: _abc.Iterable[_builtins.int] | None = ...,
+        blocks: _abc.Iterable[Global___Block] | None = ...,
+        sampling: _sampling_pb2.Sampling | None = ...,
+        logprobs: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sampling", b"_sampling", "sampling", b"sampling"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sampling", b"_sampling", "blocks", b"blocks", "logprobs", b"logprobs", "prompt_ids", b"prompt_ids", "sampling", b"sampling"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__sampling: _TypeAlias = _typing.Literal["sampling"]  # noqa: Y015
+    _WhichOneofArgType__sampling: _TypeAlias = _typing.Literal["_sampling", b"_sampling"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sampling) -> _WhichOneofReturnType__sampling | None: ...
+
+Global___ScoreRequest: _TypeAlias = ScoreRequest  # noqa: Y015
+
+@_typing.final
+class ScoreResponse(_message.Message):
+    """One result per block, in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORES_FIELD_NUMBER: _builtins.int
+    TIMINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockScore]:
+        """Results."""
+
+    @_builtins.property
+    def timings(self) -> _speculation_pb2.RequestTimings:
+        """Where the time went."""
+
+    def __init__(
+        self,
+        *,
+        scores: _abc.Iterable[Global___BlockScore] | None = ...,
+        timings: _speculation_pb2.RequestTimings | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scores", b"scores", "timings", b"timings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScoreResponse: _TypeAlias = ScoreResponse  # noqa: Y015
+
+@_typing.final
+class BlockScore(_message.Message):
+    """What the target says to one block of m ids."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
+    CHOICE_LOGPROBS_FIELD_NUMBER: _builtins.int
+    ID_LOGPROBS_FIELD_NUMBER: _builtins.int
+    accepted_tokens: _builtins.int
+    """Leading ids that equal the target's choice."""
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The target's choice after the prompt and the first j ids, j = 0..m; choices[accepted_tokens] is
+        the bonus token. Choices beyond it follow ids that the target would not have produced.
+        """
+
+    @_builtins.property
+    def choice_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Natural log-probability of each choice under the target's plain softmax, if asked for."""
+
+    @_builtins.property
+    def id_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The same of each of the block's own ids."""
+
+    def __init__(
+        self,
+        *,
+        accepted_tokens: _builtins.int = ...,
+        choices: _abc.Iterable[_builtins.int] | None = ...,
+        choice_logprobs: _abc.Iterable[_builtins.float] | None = ...,
+        id_logprobs: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "choice_logprobs", b"choice_logprobs", "choices", b"choices", "id_logprobs", b"id_logprobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlockScore: _TypeAlias = BlockScore  # noqa: Y015
+
+@_typing.final
 class GetTargetRequest(_message.Message):
     """Asks what is loaded."""
 
@@ -311,6 +481,136 @@ class GetTargetResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__draft) -> _WhichOneofReturnType__draft | None: ...
 
 Global___GetTargetResponse: _TypeAlias = GetTargetResponse  # noqa: Y015
+
+@_typing.final
+class GetLoadsRequest(_message.Message):
+    """Asks how busy the service is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLoadsRequest: _TypeAlias = GetLoadsRequest  # noqa: Y015
+
+@_typing.final
+class GetLoadsResponse(_message.Message):
+    """A moment's load."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNNING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    KV_PAGES_USED_FIELD_NUMBER: _builtins.int
+    KV_PAGES_TOTAL_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    DRAFT_LINKS_FIELD_NUMBER: _builtins.int
+    running: _builtins.int
+    """Requests in the running batch."""
+    waiting: _builtins.int
+    """Requests in the queue."""
+    kv_pages_used: _builtins.int
+    """KV pages that running requests hold."""
+    kv_pages_total: _builtins.int
+    """KV pages there are."""
+    page_size: _builtins.int
+    """Positions of a page."""
+    @_builtins.property
+    def draft_links(self) -> _containers.RepeatedCompositeFieldContainer[Global___DraftLinkLoad]:
+        """Streams to draft services."""
+
+    def __init__(
+        self,
+        *,
+        running: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        kv_pages_used: _builtins.int = ...,
+        kv_pages_total: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        draft_links: _abc.Iterable[Global___DraftLinkLoad] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_links", b"draft_links", "kv_pages_total", b"kv_pages_total", "kv_pages_used", b"kv_pages_used", "page_size", b"page_size", "running", b"running", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLoadsResponse: _TypeAlias = GetLoadsResponse  # noqa: Y015
+
+@_typing.final
+class DraftLinkLoad(_message.Message):
+    """One stream to a draft service."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """host:port of the draft service."""
+    alive: _builtins.bool
+    """False once it broke; the next request with a seat there makes a new one."""
+    sessions: _builtins.int
+    """Running requests it drafts for."""
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        alive: _builtins.bool = ...,
+        sessions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "alive", b"alive", "sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftLinkLoad: _TypeAlias = DraftLinkLoad  # noqa: Y015
+
+@_typing.final
+class FlushCacheRequest(_message.Message):
+    """Asks to drop cached KV."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushCacheRequest: _TypeAlias = FlushCacheRequest  # noqa: Y015
+
+@_typing.final
+class FlushCacheResponse(_message.Message):
+    """What was dropped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FREED_PAGES_FIELD_NUMBER: _builtins.int
+    freed_pages: _builtins.int
+    """Pages that became free."""
+    def __init__(
+        self,
+        *,
+        freed_pages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["freed_pages", b"freed_pages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushCacheResponse: _TypeAlias = FlushCacheResponse  # noqa: Y015
 
 @_typing.final
 class TargetFingerprint(_message.Message):

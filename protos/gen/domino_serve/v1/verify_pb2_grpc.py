@@ -46,10 +46,25 @@ class VerifyServiceStub(object):
                 request_serializer=domino__serve_dot_v1_dot_verify__pb2.VerifyServiceAbortRequest.SerializeToString,
                 response_deserializer=domino__serve_dot_v1_dot_verify__pb2.VerifyServiceAbortResponse.FromString,
                 _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/domino_serve.v1.VerifyService/Score',
+                request_serializer=domino__serve_dot_v1_dot_verify__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=domino__serve_dot_v1_dot_verify__pb2.ScoreResponse.FromString,
+                _registered_method=True)
         self.GetTarget = channel.unary_unary(
                 '/domino_serve.v1.VerifyService/GetTarget',
                 request_serializer=domino__serve_dot_v1_dot_verify__pb2.GetTargetRequest.SerializeToString,
                 response_deserializer=domino__serve_dot_v1_dot_verify__pb2.GetTargetResponse.FromString,
+                _registered_method=True)
+        self.GetLoads = channel.unary_unary(
+                '/domino_serve.v1.VerifyService/GetLoads',
+                request_serializer=domino__serve_dot_v1_dot_verify__pb2.GetLoadsRequest.SerializeToString,
+                response_deserializer=domino__serve_dot_v1_dot_verify__pb2.GetLoadsResponse.FromString,
+                _registered_method=True)
+        self.FlushCache = channel.unary_unary(
+                '/domino_serve.v1.VerifyService/FlushCache',
+                request_serializer=domino__serve_dot_v1_dot_verify__pb2.FlushCacheRequest.SerializeToString,
+                response_deserializer=domino__serve_dot_v1_dot_verify__pb2.FlushCacheResponse.FromString,
                 _registered_method=True)
 
 
@@ -72,8 +87,30 @@ class VerifyServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Score(self, request, context):
+        """What the target says to given blocks after a prompt: acceptance without generation. Joins the
+        running batch; RESOURCE_EXHAUSTED (CAPACITY) when the queue is full.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetTarget(self, request, context):
         """The loaded target and the engine's limits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLoads(self, request, context):
+        """How busy the service is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FlushCache(self, request, context):
+        """Drops cached KV that no running request needs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,10 +129,25 @@ def add_VerifyServiceServicer_to_server(servicer, server):
                     request_deserializer=domino__serve_dot_v1_dot_verify__pb2.VerifyServiceAbortRequest.FromString,
                     response_serializer=domino__serve_dot_v1_dot_verify__pb2.VerifyServiceAbortResponse.SerializeToString,
             ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=domino__serve_dot_v1_dot_verify__pb2.ScoreRequest.FromString,
+                    response_serializer=domino__serve_dot_v1_dot_verify__pb2.ScoreResponse.SerializeToString,
+            ),
             'GetTarget': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTarget,
                     request_deserializer=domino__serve_dot_v1_dot_verify__pb2.GetTargetRequest.FromString,
                     response_serializer=domino__serve_dot_v1_dot_verify__pb2.GetTargetResponse.SerializeToString,
+            ),
+            'GetLoads': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLoads,
+                    request_deserializer=domino__serve_dot_v1_dot_verify__pb2.GetLoadsRequest.FromString,
+                    response_serializer=domino__serve_dot_v1_dot_verify__pb2.GetLoadsResponse.SerializeToString,
+            ),
+            'FlushCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.FlushCache,
+                    request_deserializer=domino__serve_dot_v1_dot_verify__pb2.FlushCacheRequest.FromString,
+                    response_serializer=domino__serve_dot_v1_dot_verify__pb2.FlushCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -165,6 +217,33 @@ class VerifyService(object):
             _registered_method=True)
 
     @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/domino_serve.v1.VerifyService/Score',
+            domino__serve_dot_v1_dot_verify__pb2.ScoreRequest.SerializeToString,
+            domino__serve_dot_v1_dot_verify__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetTarget(request,
             target,
             options=(),
@@ -181,6 +260,60 @@ class VerifyService(object):
             '/domino_serve.v1.VerifyService/GetTarget',
             domino__serve_dot_v1_dot_verify__pb2.GetTargetRequest.SerializeToString,
             domino__serve_dot_v1_dot_verify__pb2.GetTargetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLoads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/domino_serve.v1.VerifyService/GetLoads',
+            domino__serve_dot_v1_dot_verify__pb2.GetLoadsRequest.SerializeToString,
+            domino__serve_dot_v1_dot_verify__pb2.GetLoadsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FlushCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/domino_serve.v1.VerifyService/FlushCache',
+            domino__serve_dot_v1_dot_verify__pb2.FlushCacheRequest.SerializeToString,
+            domino__serve_dot_v1_dot_verify__pb2.FlushCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,8 +39,16 @@ class VerifyServiceStub:
     """Continues a prompt of token ids until a stop id or max_tokens."""
     Abort: _grpc.UnaryUnaryMultiCallable[_verify_pb2.VerifyServiceAbortRequest, _verify_pb2.VerifyServiceAbortResponse]
     """Ends a running request early."""
+    Score: _grpc.UnaryUnaryMultiCallable[_verify_pb2.ScoreRequest, _verify_pb2.ScoreResponse]
+    """What the target says to given blocks after a prompt: acceptance without generation. Joins the
+    running batch; RESOURCE_EXHAUSTED (CAPACITY) when the queue is full.
+    """
     GetTarget: _grpc.UnaryUnaryMultiCallable[_verify_pb2.GetTargetRequest, _verify_pb2.GetTargetResponse]
     """The loaded target and the engine's limits."""
+    GetLoads: _grpc.UnaryUnaryMultiCallable[_verify_pb2.GetLoadsRequest, _verify_pb2.GetLoadsResponse]
+    """How busy the service is."""
+    FlushCache: _grpc.UnaryUnaryMultiCallable[_verify_pb2.FlushCacheRequest, _verify_pb2.FlushCacheResponse]
+    """Drops cached KV that no running request needs."""
 
 @_typing.type_check_only
 class VerifyServiceAsyncStub(VerifyServiceStub):
@@ -53,8 +61,16 @@ class VerifyServiceAsyncStub(VerifyServiceStub):
     """Continues a prompt of token ids until a stop id or max_tokens."""
     Abort: _aio.UnaryUnaryMultiCallable[_verify_pb2.VerifyServiceAbortRequest, _verify_pb2.VerifyServiceAbortResponse]  # type: ignore[assignment]
     """Ends a running request early."""
+    Score: _aio.UnaryUnaryMultiCallable[_verify_pb2.ScoreRequest, _verify_pb2.ScoreResponse]  # type: ignore[assignment]
+    """What the target says to given blocks after a prompt: acceptance without generation. Joins the
+    running batch; RESOURCE_EXHAUSTED (CAPACITY) when the queue is full.
+    """
     GetTarget: _aio.UnaryUnaryMultiCallable[_verify_pb2.GetTargetRequest, _verify_pb2.GetTargetResponse]  # type: ignore[assignment]
     """The loaded target and the engine's limits."""
+    GetLoads: _aio.UnaryUnaryMultiCallable[_verify_pb2.GetLoadsRequest, _verify_pb2.GetLoadsResponse]  # type: ignore[assignment]
+    """How busy the service is."""
+    FlushCache: _aio.UnaryUnaryMultiCallable[_verify_pb2.FlushCacheRequest, _verify_pb2.FlushCacheResponse]  # type: ignore[assignment]
+    """Drops cached KV that no running request needs."""
 
 class VerifyServiceServicer(metaclass=_abc_1.ABCMeta):
     """The target model: owns the committed tokens, their KV and the acceptance decision. Callers are
@@ -78,11 +94,37 @@ class VerifyServiceServicer(metaclass=_abc_1.ABCMeta):
         """Ends a running request early."""
 
     @_abc_1.abstractmethod
+    def Score(
+        self,
+        request: _verify_pb2.ScoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_verify_pb2.ScoreResponse, _abc.Awaitable[_verify_pb2.ScoreResponse]]:
+        """What the target says to given blocks after a prompt: acceptance without generation. Joins the
+        running batch; RESOURCE_EXHAUSTED (CAPACITY) when the queue is full.
+        """
+
+    @_abc_1.abstractmethod
     def GetTarget(
         self,
         request: _verify_pb2.GetTargetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_verify_pb2.GetTargetResponse, _abc.Awaitable[_verify_pb2.GetTargetResponse]]:
         """The loaded target and the engine's limits."""
+
+    @_abc_1.abstractmethod
+    def GetLoads(
+        self,
+        request: _verify_pb2.GetLoadsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_verify_pb2.GetLoadsResponse, _abc.Awaitable[_verify_pb2.GetLoadsResponse]]:
+        """How busy the service is."""
+
+    @_abc_1.abstractmethod
+    def FlushCache(
+        self,
+        request: _verify_pb2.FlushCacheRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_verify_pb2.FlushCacheResponse, _abc.Awaitable[_verify_pb2.FlushCacheResponse]]:
+        """Drops cached KV that no running request needs."""
 
 def add_VerifyServiceServicer_to_server(servicer: VerifyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -29,10 +29,12 @@ class DraftServiceConfig:
     grace_s: float = field(10.0, help="time running steps get after SIGTERM")
 
     def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise OptionError("port", self.port, "must be in 0..65535")
         for name in ("max_sessions", "kv_tokens", "page_size", "max_rows"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")
-        for name in ("threads", "domino_candidates", "port"):
+        for name in ("threads", "domino_candidates"):
             if getattr(self, name) < 0:
                 raise OptionError(name, getattr(self, name), "must not be negative")
         for name in ("ticket_ttl_s", "grace_s"):

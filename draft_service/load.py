@@ -17,6 +17,7 @@ from draft_service.rollout import make_samplers
 from draft_service.seats import Seats
 from serving.checkpoint import Checkpoint
 from serving.contract import CONTRACT_VERSION
+from serving.device import open_device
 from serving.draft_config import load_draft_config
 from serving.fingerprint import draft_fingerprint, target_fingerprint
 from serving.target_config import TargetConfig, load_target_config
@@ -35,11 +36,11 @@ class Loaded:
 
 
 def load(config: DraftServiceConfig) -> Loaded:
-    """Raises CheckpointError naming what does not fit."""
+    """Raises CheckpointError or OptionError naming what does not fit."""
     began = time.monotonic()
     if config.threads:
         torch.set_num_threads(config.threads)
-    dtype, device = DTYPES[config.dtype], torch.device(config.device)
+    dtype, device = DTYPES[config.dtype], open_device(config.device)
     target, checkpoint = Checkpoint(config.target), Checkpoint(config.draft)
     target_config = load_target_config(target)
     draft_config = load_draft_config(

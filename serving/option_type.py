@@ -5,9 +5,14 @@ import types
 from pathlib import Path
 from typing import Any, Literal, Self, Union, get_args, get_origin
 
+from serving.errors import StartError
 
-class OptionError(ValueError):
-    """An option's value is impossible; raised by `__post_init__` of config dataclasses too."""
+
+class OptionError(StartError):
+    """An option's value is impossible.
+
+    Raised by `__post_init__` of config dataclasses, and later by whoever finds out at start.
+    """
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
         super().__init__(f"option {field}: {value!r} {remedy}")

@@ -27,7 +27,12 @@ ALLOWED = {
 OURS = {*ALLOWED, "domino_cli", "training", "loadtest", "benchmarks", "tests"}
 TORCH_FREE = ["serving", "router", "domino_client", "domino_cli"]
 # Modules for tensors inside torch-free packages: engines import them, or a command that needs them.
-TENSOR_MODULES = ["serving.tensors", "domino_cli.gguf_convert", "domino_cli.in_process"]
+TENSOR_MODULES = [
+    "serving.device",
+    "serving.tensors",
+    "domino_cli.gguf_convert",
+    "domino_cli.in_process",
+]
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys

@@ -33,10 +33,12 @@ class VerifyConfig:
     grace_s: float = field(30.0, help="time running requests get after SIGTERM")
 
     def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise OptionError("port", self.port, "must be in 0..65535")
         for name in ("max_sequences", "kv_tokens", "page_size", "prefill_tokens"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")
-        for name in ("threads", "width", "max_waiting", "port"):
+        for name in ("threads", "width", "max_waiting"):
             if getattr(self, name) < 0:
                 raise OptionError(name, getattr(self, name), "must not be negative")
         for name in ("draft_timeout_s", "grace_s"):

@@ -8,6 +8,7 @@ import torch
 
 from domino_serve.v1 import verify_pb2
 from serving.checkpoint import Checkpoint
+from serving.device import open_device
 from serving.draft_config import DraftConfig, load_draft_config
 from serving.fingerprint import draft_fingerprint, target_fingerprint
 from serving.options import OptionError
@@ -38,7 +39,7 @@ def load(config: VerifyConfig) -> Loaded:
     began = time.monotonic()
     if config.threads:
         torch.set_num_threads(config.threads)
-    dtype, device = DTYPES[config.dtype], torch.device(config.device)
+    dtype, device = DTYPES[config.dtype], open_device(config.device)
     checkpoint = Checkpoint(config.target)
     target_config = load_target_config(checkpoint)
     log.info("target %s: %s", checkpoint.name, target_config)

@@ -7,6 +7,7 @@ from serving.options import parse
 from serving.process import run
 from serving.server import Server
 from verify_service.config import VerifyConfig
+from verify_service.draft_links import DraftLinks
 from verify_service.load import load
 from verify_service.servicer import VerifyServicer
 
@@ -26,14 +27,15 @@ def main() -> int:
         SERVICE, host=config.host, port=config.port, grace_s=config.grace_s, max_workers=workers
     )
     loaded = load(config)
-    servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, server.draining)
+    links = DraftLinks(loaded.info.target, loaded.info.draft, config.draft_timeout_s)
+    servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
     loaded.engine.start()
     server.start(verify_pb2.DESCRIPTOR.services_by_name["VerifyService"].full_name)
     server.ready()
     code = server.wait()
     loaded.engine.stop()
-    servicer.close()
+    links.close()
     return code
 
 

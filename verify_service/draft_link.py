@@ -2,7 +2,6 @@
 
 import queue
 import threading
-from collections.abc import Iterator
 from typing import Protocol
 
 import grpc
@@ -11,10 +10,16 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2
 from serving.channel import channel
 from serving.contract import CONTRACT_VERSION
-from serving.errors import DraftUnavailable, from_rpc_error
-from serving.tensors import to_message
+from serving.errors import (
+    ContractMismatch,
+    DraftUnavailable,
+    Mismatch,
+    ServingError,
+    from_rpc_error,
+)
+from serving.tensors import DTYPES, to_message
 
-HANDSHAKE_TIMEOUT_S = 10.0
+MAX_ROW_BYTES = 16 << 20  # of one message, far from gRPC's limit
 
 
 class DraftLink(Protocol):
@@ -24,7 +29,7 @@ class DraftLink(Protocol):
 
     @property
     def alive(self) -> bool:
-        """False once an exchange failed; a dead link is replaced, never repaired."""
+        """False once the stream ended; a dead link is replaced, never repaired."""
         ...
 
     def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
@@ -48,25 +53,27 @@ class GrpcDraftLink:
         address: str,
         target: verify_pb2.TargetFingerprint,
         draft: verify_pb2.DraftFingerprint,
+        timeout_s: float,
     ) -> None:
-        """Connects and compares fingerprints; raises Mismatch or DraftUnavailable."""
-        self.address, self.alive = address, True
+        """Connects; raises Mismatch, ContractMismatch (not one of ours) or DraftUnavailable."""
+        self._peer, self.alive = f"draft service {address}", True
         self._channel = channel(address)
         stub = draft_pb2_grpc.DraftServiceStub(self._channel)
         hello = draft_pb2.HandshakeRequest(
             contract_version=CONTRACT_VERSION, target=target, draft=draft
         )
         try:
-            answer = stub.Handshake(hello, timeout=HANDSHAKE_TIMEOUT_S)
+            answer = stub.Handshake(hello, timeout=timeout_s)
         except grpc.RpcError as error:
             self._channel.close()
-            raise from_rpc_error(error, f"draft service {address}") from None
-        self.max_rows = int(answer.max_rows)
+            raise self._refusal(error) from None
+        row_bytes = target.hidden_size * DTYPES[target.dtype].itemsize
+        self.max_rows = min(int(answer.max_rows), MAX_ROW_BYTES // row_bytes)
         self._outgoing: queue.SimpleQueue[draft_pb2.StepRequest | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[draft_pb2.StepResponse | str] = queue.SimpleQueue()
         self._stream = stub.Step(iter(self._outgoing.get, None))
         self._sent = 0
-        threading.Thread(target=self._read, args=(self._stream,), daemon=True).start()
+        threading.Thread(target=self._read, name="draft-link", daemon=True).start()
 
     def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
         self._sent += 1
@@ -76,14 +83,11 @@ class GrpcDraftLink:
         self._outgoing.put(request)
 
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
-        try:
-            answer = self._incoming.get(timeout=timeout_s)
-        except queue.Empty:
-            answer = f"no answer within {timeout_s:g} s"
-        if isinstance(answer, str):
-            self.close()
-            raise DraftUnavailable(f"draft service {self.address}", answer)
-        assert answer.sequence_number == self._sent, "answers come in order"
+        answer = self._next(timeout_s)
+        while answer.sequence_number < self._sent:  # its exchange was cut short by a failed step
+            answer = self._next(timeout_s)
+        if answer.sequence_number > self._sent:
+            raise self._lost(f"answered message {answer.sequence_number} of {self._sent}")
         return answer
 
     def close(self) -> None:
@@ -92,10 +96,32 @@ class GrpcDraftLink:
         self._stream.cancel()
         self._channel.close()
 
-    def _read(self, stream: Iterator[draft_pb2.StepResponse]) -> None:
+    def _next(self, timeout_s: float) -> draft_pb2.StepResponse:
         try:
-            for answer in stream:
+            answer = self._incoming.get(timeout=timeout_s)
+        except queue.Empty:
+            answer = f"no answer within {timeout_s:g} s"
+        if isinstance(answer, str):
+            raise self._lost(answer)
+        return answer
+
+    def _lost(self, reason: str) -> DraftUnavailable:
+        self.close()
+        return DraftUnavailable(self._peer, reason)
+
+    def _read(self) -> None:
+        reason = "ended the stream"
+        try:
+            for answer in self._stream:
                 self._incoming.put(answer)
-            self._incoming.put("the draft ended the stream")
         except grpc.RpcError as error:
-            self._incoming.put(str(from_rpc_error(error, "stream")))
+            reason = error.details() or error.code().name
+        self._incoming.put(reason)
+        self.close()
+
+    def _refusal(self, error: grpc.RpcError) -> ServingError:
+        """Models that do not fit stay a refusal; everything else only costs speed."""
+        cause = from_rpc_error(error, self._peer)
+        if isinstance(cause, Mismatch | ContractMismatch):
+            return cause
+        return DraftUnavailable(self._peer, error.details() or error.code().name)

@@ -28,6 +28,8 @@ class Engine:
     ) -> None:
         self._executor, self._scheduler, self._drafting = executor, scheduler, drafting
         self._max_waiting = max_waiting
+        # Set while nothing runs: pages are free, and so are the sessions at living drafts.
+        self.idle = threading.Event()
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._live: dict[str, Sequence] = {}
         self._live_lock = threading.Lock()
@@ -42,8 +44,11 @@ class Engine:
         self._commands.put(None)
         self._thread.join()
 
-    def submit(self, request: Request) -> None:
-        """Queues a request; raises BadRequest (can never fit) or Overloaded (queue full)."""
+    def submit(self, request: Request) -> Callable[[], None]:
+        """Queues a request; raises BadRequest (can never fit) or Overloaded (queue full).
+
+        The result ends this very request early, never a later one of the same id.
+        """
         sequence = Sequence(request)
         pages = self._scheduler.pages_for(sequence.capacity)
         total = self._scheduler.allocator.num_pages
@@ -60,7 +65,8 @@ class Engine:
                 raise Overloaded(f"{len(self._live)} requests are running and waiting; retry later")
             self._live[request.request_id] = sequence
             # Under the lock, so that no abort of this request can overtake it.
-            self._commands.put(lambda: self._scheduler.waiting.append(sequence))
+            self._commands.put(lambda: self._enqueue(sequence))
+        return lambda: self._commands.put(lambda: self._finish(sequence, spec.FINISH_REASON_ABORT))
 
     def abort(self, request_id: str) -> bool:
         """Ends a request early; False when it is not running."""
@@ -73,6 +79,10 @@ class Engine:
     def num_live(self) -> int:
         """Requests running and waiting."""
         return len(self._live)
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        self._drafting.begin(sequence)
+        self._scheduler.waiting.append(sequence)
 
     def _loop(self) -> None:
         while True:
@@ -106,11 +116,13 @@ class Engine:
         self._drafting.send(())
         self._drafting.receive()
         self._scheduler.check_integrity()
+        self.idle.set()
 
     def _step(self) -> None:
         scheduler = self._scheduler
+        self.idle.clear()
         while scheduler.can_admit():
-            self._drafting.begin(scheduler.admit())
+            scheduler.admit()
         work = scheduler.plan()
         began = time.monotonic_ns()
         choices = self._executor.run(work)
@@ -118,7 +130,7 @@ class Engine:
         for item, chosen in zip(work, choices, strict=True):
             item.sequence.timings.verify_ns += took
             self._commit(item, chosen)
-        self._drafting.send(item.sequence for item in work)
+        self._drafting.send([*(item.sequence for item in work), *scheduler.waiting])
         self._drafting.receive()
 
     def _commit(self, work: Work, choices: list[int]) -> None:

@@ -83,8 +83,7 @@ class Sequence:
     @property
     def capacity(self) -> int:
         """Positions the sequence may ever write, rejected proposals included."""
-        width = self.request.draft.draft_tokens + 1 if self.request.draft else 1
-        return self.prompt_len + self.request.max_tokens + width
+        return self.prompt_len + self.request.max_tokens
 
     def elapsed_ns(self) -> int:
         """Time since arrival."""

@@ -1,5 +1,6 @@
 """VerifyService over gRPC: checks requests, hands them to the engine, streams its events back."""
 
+import logging
 import queue
 import threading
 from collections.abc import Iterator
@@ -10,11 +11,13 @@ from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1 import verify_pb2, verify_pb2_grpc
 from serving.contract import mode_name
 from serving.draft_config import DraftConfig
-from serving.errors import BadRequest, Draining, ServingError
+from serving.errors import BadRequest, DraftUnavailable, Draining, ServingError
 from serving.guard import guard
-from verify_service.draft_link import DraftLink, GrpcDraftLink
+from verify_service.draft_links import DraftLinks
 from verify_service.engine import Engine
 from verify_service.sequence import DraftPlan, Event, Request
+
+log = logging.getLogger(__name__)
 
 
 class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
@@ -25,11 +28,11 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         engine: Engine,
         info: verify_pb2.GetTargetResponse,
         draft: DraftConfig | None,
+        links: DraftLinks,
         draining: threading.Event,
     ) -> None:
-        self._engine, self._info, self._draft, self._draining = engine, info, draft, draining
-        self._links: dict[str, DraftLink] = {}
-        self._links_lock = threading.Lock()
+        self._engine, self._info, self._draft, self._links = engine, info, draft, links
+        self._draining = draining
 
     def Generate(
         self, request: verify_pb2.VerifyServiceGenerateRequest, context: grpc.ServicerContext
@@ -39,7 +42,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
                 raise Draining
             self._check(request)
             events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-            self._engine.submit(
+            cancel = self._engine.submit(
                 Request(
                     request_id=request.request_id,
                     prompt_ids=list(request.prompt_ids),
@@ -50,7 +53,8 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
                 )
             )
             # The handler's thread waits for events, so the engine must hear of a lost client here.
-            context.add_callback(lambda: self._abort(request.request_id))
+            if not context.add_callback(cancel):
+                cancel()  # the client left before
             yield from _responses(events)
 
     def Abort(
@@ -62,9 +66,6 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         self, request: verify_pb2.GetTargetRequest, context: grpc.ServicerContext
     ) -> verify_pb2.GetTargetResponse:
         return self._info
-
-    def _abort(self, request_id: str) -> None:
-        self._engine.abort(request_id)
 
     def _check(self, request: verify_pb2.VerifyServiceGenerateRequest) -> None:
         """The router checks too, but a service does not trust its callers."""
@@ -88,6 +89,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
             )
 
     def _plan(self, request: verify_pb2.VerifyServiceGenerateRequest) -> DraftPlan | None:
+        """Where proposals come from; None for a plain request, asked for or for want of a draft."""
         if not request.HasField("draft"):
             return None
         seat = request.draft
@@ -98,27 +100,14 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         limit = self._draft.max_draft_tokens
         if not 1 <= seat.draft_tokens <= limit:
             raise BadRequest("draft.draft_tokens", f"{seat.draft_tokens} is not in [1, {limit}]")
+        try:
+            link = self._links.get(seat.address)
+        except DraftUnavailable as error:
+            log.warning("request %s runs plain: %s", request.request_id, error)
+            return None
         return DraftPlan(
-            link=self._link(seat.address),
-            ticket=seat.ticket,
-            mode=seat.mode,
-            draft_tokens=seat.draft_tokens,
+            link=link, ticket=seat.ticket, mode=seat.mode, draft_tokens=seat.draft_tokens
         )
-
-    def _link(self, address: str) -> DraftLink:
-        """The stream to a draft service, made anew when the last one broke."""
-        with self._links_lock:
-            link = self._links.get(address)
-            if link is None or not link.alive:
-                link = GrpcDraftLink(address, self._info.target, self._info.draft)
-                self._links[address] = link
-            return link
-
-    def close(self) -> None:
-        """Ends all draft streams."""
-        with self._links_lock:
-            for link in self._links.values():
-                link.close()
 
 
 def _responses(

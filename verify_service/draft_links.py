@@ -1,0 +1,57 @@
+"""One link per draft service: made by the first request that needs it, replaced when it broke."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from domino_serve.v1 import verify_pb2
+from serving.errors import DraftUnavailable
+from verify_service.draft_link import DraftLink, GrpcDraftLink
+
+RETRY_S = 1.0  # between attempts, so that requests do not queue for a draft that is away
+
+
+@dataclass(slots=True)
+class _Place:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    link: DraftLink | None = None
+    retry_at: float = 0.0
+
+
+class DraftLinks:
+    """Links by address; safe from any thread."""
+
+    def __init__(
+        self,
+        target: verify_pb2.TargetFingerprint,
+        draft: verify_pb2.DraftFingerprint,
+        timeout_s: float,
+    ) -> None:
+        self._target, self._draft, self._timeout_s = target, draft, timeout_s
+        self._places: dict[str, _Place] = {}
+        self._lock = threading.Lock()
+
+    def get(self, address: str) -> DraftLink:
+        """A living link; raises DraftUnavailable, Mismatch or ContractMismatch."""
+        with self._lock:
+            place = self._places.setdefault(address, _Place())
+        with place.lock:
+            if place.link is None or not place.link.alive:
+                place.link = self._connect(address, place)
+            return place.link
+
+    def close(self) -> None:
+        """Ends all links."""
+        with self._lock:
+            for place in self._places.values():
+                if place.link:
+                    place.link.close()
+
+    def _connect(self, address: str, place: _Place) -> DraftLink:
+        if time.monotonic() < place.retry_at:
+            raise DraftUnavailable(f"draft service {address}", "was away a moment ago")
+        try:
+            return GrpcDraftLink(address, self._target, self._draft, self._timeout_s)
+        except DraftUnavailable:
+            place.retry_at = time.monotonic() + RETRY_S
+            raise

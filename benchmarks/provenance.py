@@ -5,11 +5,11 @@ import platform
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 ROOT = Path(__file__).parent.parent
 CPUINFO = Path("/proc/cpuinfo")
@@ -37,6 +37,9 @@ class Cpu:
     def __str__(self) -> str:
         bfloat16 = "native" if self.has_bfloat16 else "no native"
         return f"{self.model}, {self.cores} cores, {bfloat16} bfloat16"
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "has_bfloat16": self.has_bfloat16}
 
 
 def cpu() -> Cpu:
@@ -69,9 +72,30 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     return found
 
 
-def now() -> str:
-    """UTC to the second, in ISO 8601: what decides which of two figures is the newer one."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """When, how and on which code a run began."""
+
+    date: str
+    command: str
+    tree: dict[str, Any]
+
+    @classmethod
+    def at_start(cls, command: str, root: Path = ROOT) -> Self:
+        """date: UTC to the second, in ISO 8601, which decides which of two figures is newer."""
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(date=date, command=command, tree=tree(root))
+
+    def at_end(self, root: Path = ROOT) -> dict[str, Any]:
+        """The keys every result has; clean only if the tree is still the one of the start."""
+        same = tree(root) == self.tree
+        found = {**self.tree, "clean": self.tree["clean"] and same}
+        return {
+            "date": self.date,
+            "command": self.command,
+            "tree": found,
+            "versions": versions(),
+        }
 
 
 def command(name: str, arguments: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from domino_cli.errors import CommandError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", choices=("cpu",), help="which benchmark")
+    parser.add_argument("name", choices=("cpu", "acceptance"), help="which benchmark")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="its own flags, such as --help"
     )

@@ -1,0 +1,132 @@
+"""What answers prompts in the benchmarks: a mode of the running services, or transformers."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from benchmarks.provenance import ROOT
+from benchmarks.sample import Prompt, Sample
+from domino_cli.ask import ask
+from domino_cli.errors import CommandError
+from domino_client import Client
+from router.tokenizer import Tokenizer
+from serving.contract import ModeName
+
+
+class Arm(Protocol):
+    """Answers one prompt at a time, greedily, up to the target's own end of text."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def width(self) -> int: ...
+    def answer(self, prompt: Prompt, max_tokens: int) -> Sample: ...
+
+
+class ServiceArm:
+    """A mode of the services behind `client`; width 1 is plain decoding."""
+
+    def __init__(self, client: Client, mode: ModeName, width: int = 1) -> None:
+        self.name: ModeName = mode
+        self.width = width
+        self._client = client
+
+    def answer(self, prompt: Prompt, max_tokens: int) -> Sample:
+        """Times are the client's: both gRPC hops, tokenizing and detokenizing included."""
+        found = ask(
+            self._client,
+            None,
+            lambda text: None,
+            chat=[{"role": "user", "content": prompt.text}],
+            mode=self.name,
+            draft_tokens=self.width - 1 if self.width > 1 else None,
+            max_tokens=max_tokens,
+        )
+        speculation = found.completion.speculation
+        if speculation.mode != self.name or (self.width > 1 and speculation.plain_steps):
+            raise CommandError(f"{self.name}: the draft was lost or refused ({speculation})")
+        return Sample(
+            arm=self.name,
+            width=self.width,
+            prompt=prompt,
+            token_ids=found.completion.token_ids,
+            ttft_s=found.ttft_s,
+            total_s=found.total_s,
+            verify_steps=speculation.verify_steps,
+            step_tokens=speculation.step_tokens,
+            accepted_by_position=speculation.accepted_by_position,
+        )
+
+
+class TransformersArm:
+    """transformers' `generate` in a process of its own; a context manager.
+
+    Times are those of the call alone, without tokenizing and without the way to the process.
+    """
+
+    name = "transformers"
+    width = 1
+
+    def __init__(self, target: Path, dtype: str, threads: int | None) -> None:
+        if importlib.util.find_spec("transformers") is None:
+            raise CommandError(
+                "comparing needs transformers: `pip install -c constraints.txt -e '.[bench]'`"
+            )
+        self._tokenizer = Tokenizer.load(target)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.transformers_worker", str(target.resolve()), dtype]
+            + ([str(threads)] if threads else []),
+            cwd=ROOT,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        self.about = self._read()
+        return self
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def answer(self, prompt: Prompt, max_tokens: int) -> Sample:
+        found = self._ask({"text": prompt.text, "max_tokens": max_tokens})
+        expected = self._tokenizer.encode_chat([{"role": "user", "content": prompt.text}])
+        if found["prompt_ids"] != expected:
+            raise CommandError(
+                f"{prompt.workload}[{prompt.index}]: the router and transformers tokenize it "
+                "differently; their speeds do not compare"
+            )
+        return Sample(
+            arm=self.name,
+            width=self.width,
+            prompt=prompt,
+            token_ids=tuple(found["token_ids"]),
+            ttft_s=found["ttft_s"],
+            total_s=found["total_s"],
+        )
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait()
+            raise CommandError(f"transformers ended with code {code} (its message is above)")
+        found: dict[str, Any] = json.loads(line)
+        return found

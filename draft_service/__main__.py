@@ -33,7 +33,7 @@ def main() -> int:
     draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)
     server.start(draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name)
     server.ready()
-    return server.wait()
+    return server.wait(on_drain=servicer.end_streams)
 
 
 if __name__ == "__main__":

@@ -47,8 +47,10 @@ class DraftEngine:
         samplers: tuple[DFlashSampler, DominoSampler | None],
         kv: PagedKV,
         seats: Seats,
+        *,
+        max_rows: int,
     ) -> None:
-        self._model, self._kv, self._seats = model, kv, seats
+        self._model, self._kv, self._seats, self._max_rows = model, kv, seats, max_rows
         self._samplers: dict[int, DFlashSampler | DominoSampler] = {spec.MODE_DFLASH: samplers[0]}
         if samplers[1]:
             self._samplers[spec.MODE_DOMINO] = samplers[1]
@@ -68,12 +70,12 @@ class DraftEngine:
     def step(
         self, stream: Stream, request: draft_pb2.StepRequest, rows: Tensor | None
     ) -> draft_pb2.StepResponse:
-        """One exchange; rows [sum of num_rows, hidden] in order of request.steps."""
+        """One exchange; rows [sum of num_rows, hidden] in order of request.steps.
+
+        Raises BadRequest for a message that cannot be taken apart; sessions are refused one by one.
+        """
         asked = time.monotonic_ns()
-        expected = sum(step.num_rows for step in request.steps)
-        actual = 0 if rows is None else len(rows)
-        if expected != actual:
-            raise BadRequest("rows", f"has {actual} rows, the steps say {expected}")
+        self._check_rows(request, rows)
         with self._lock, torch.inference_mode():
             response = draft_pb2.StepResponse(sequence_number=request.sequence_number)
             response.timings.queue_ns = time.monotonic_ns() - asked
@@ -92,6 +94,14 @@ class DraftEngine:
             for session in stream.sessions.values():
                 self._seats.close(session)
             stream.sessions.clear()
+
+    def _check_rows(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
+        expected = sum(_num_rows(step) for step in request.steps)
+        actual = 0 if rows is None else len(rows)
+        if expected != actual:
+            raise BadRequest("rows", f"has {actual} rows, the steps say {expected}")
+        if actual > self._max_rows:
+            raise BadRequest("rows", f"has {actual} rows, {self._max_rows} at most in one message")
 
     def _open(
         self, stream: Stream, request: draft_pb2.StepRequest, response: draft_pb2.StepResponse
@@ -114,15 +124,19 @@ class DraftEngine:
     ) -> list[Work]:
         """Steps that pass their checks; the others are answered at once."""
         work: list[Work] = []
+        taken: set[int] = set()
         first = 0
         for step in request.steps:
-            rows = slice(first, first + step.num_rows)
+            rows = slice(first, first + _num_rows(step))
             first = rows.stop
             session = stream.sessions.get(step.session)
             if session and session.answers_again(step):
                 response.results.append(session.last_result)
                 continue
             try:
+                if step.session in taken:
+                    raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "session")
+                taken.add(step.session)
                 work.append(Work(step, check_step(session, step, self._model.config), rows))
             except Refusal as refused:
                 result = response.results.add(session=step.session, error=refused.message())
@@ -186,3 +200,8 @@ class DraftEngine:
 
     def _batch(self, spans: list[Span]) -> Batch:
         return Batch(spans, self._kv.page_size, self._model.device)
+
+
+def _num_rows(step: draft_pb2.SessionStep) -> int:
+    """Rows of this step in the message; a count below zero is refused to its session alone."""
+    return max(step.num_rows, 0)

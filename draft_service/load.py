@@ -23,6 +23,10 @@ from serving.fingerprint import draft_fingerprint, target_fingerprint
 from serving.target_config import TargetConfig, load_target_config
 from serving.tensors import DTYPES
 
+# What a draft file may hold that this service does not read: the projection, which the verify
+# service runs, and constants that follow from config.json.
+LEFT_ALONE = ("fc.weight", "hidden_norm.weight", "rotary_emb.inv_freq", "t2d")
+
 log = logging.getLogger(__name__)
 
 
@@ -55,6 +59,7 @@ def load(config: DraftServiceConfig) -> Loaded:
         draft_config, checkpoint, embedding, max_positions=draft_config.max_context, dtype=dtype
     )
     samplers = make_samplers(draft_config, checkpoint, lm_head, embedding, config.domino_candidates)
+    checkpoint.refuse_unread(known=LEFT_ALONE)
     pages = -(-config.kv_tokens // config.page_size)
     seats = Seats(
         pages=pages,
@@ -62,7 +67,8 @@ def load(config: DraftServiceConfig) -> Loaded:
         max_sessions=config.max_sessions,
         ttl_s=config.ticket_ttl_s,
     )
-    engine = DraftEngine(model, samplers, model.new_kv(pages, config.page_size), seats)
+    kv = model.new_kv(pages, config.page_size)
+    engine = DraftEngine(model, samplers, kv, seats, max_rows=config.max_rows)
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size
     )

@@ -27,7 +27,8 @@ class Session:
     def answers_again(self, step: draft_pb2.SessionStep) -> bool:
         """Whether this very step was answered already; a repeated message gets the same answer."""
         last = self.last_result
-        return last.HasField("proposals") and (step.epoch, step.step) == (last.epoch, last.step)
+        same = (step.context_id, step.epoch, step.step) == (self.context_id, last.epoch, last.step)
+        return last.HasField("proposals") and same
 
     def remember(self, step: draft_pb2.SessionStep) -> None:
         """Notes a step whose rows are appended, with an answer that has no proposals yet."""

@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import grpc
 import torch
 
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc
-from draft_service.engine import DraftEngine, Stream
+from draft_service.engine import Stream
 from draft_service.load import Loaded
 from serving.contract import CONTRACT_VERSION
 from serving.errors import ContractMismatch, Draining
@@ -31,11 +32,14 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self._loaded, self._engine = loaded, loaded.engine
         self._hidden, self._dtype, self._ttl_ms = hidden, dtype, round(ttl_s * 1000)
         self._draining = draining
+        self._peers: set[grpc.ServicerContext] = set()
+        self._peers_lock = threading.Lock()
 
     def Handshake(
         self, request: draft_pb2.HandshakeRequest, context: grpc.ServicerContext
     ) -> draft_pb2.HandshakeResponse:
         with guard(context):
+            self._check_open()
             if request.contract_version != CONTRACT_VERSION:
                 raise ContractMismatch(CONTRACT_VERSION, request.contract_version)
             require_equal("target", self._loaded.target, request.target)
@@ -46,8 +50,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self, request: draft_pb2.ReserveSeatRequest, context: grpc.ServicerContext
     ) -> draft_pb2.ReserveSeatResponse:
         with guard(context):
-            if self._draining.is_set():
-                raise Draining
+            self._check_open()
             ticket = self._engine.reserve(request.mode, request.max_positions)
             return draft_pb2.ReserveSeatResponse(ticket=ticket, ttl_ms=self._ttl_ms)
 
@@ -55,17 +58,36 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext
     ) -> Iterator[draft_pb2.StepResponse]:
         stream = Stream()
+        with self._peers_lock:
+            self._peers.add(context)
         try:
             with guard(context):
-                for request in request_iterator:
-                    yield self._answer(self._engine, stream, request)
+                self._check_open()
+                for request in _until_gone(request_iterator):
+                    yield self._answer(stream, request)
         finally:
+            with self._peers_lock:
+                self._peers.remove(context)
             self._engine.close(stream)
 
-    def _answer(
-        self, engine: DraftEngine, stream: Stream, request: draft_pb2.StepRequest
-    ) -> draft_pb2.StepResponse:
+    def end_streams(self) -> None:
+        """Ends every stream, for a drain: verify services go on without this draft."""
+        with self._peers_lock:
+            for context in self._peers:
+                context.cancel()
+
+    def _check_open(self) -> None:
+        if self._draining.is_set():
+            raise Draining
+
+    def _answer(self, stream: Stream, request: draft_pb2.StepRequest) -> draft_pb2.StepResponse:
         rows = None
         if request.HasField("rows"):
             rows = from_message(request.rows, "rows", self._hidden, self._dtype)
-        return engine.step(stream, request, rows)
+        return self._engine.step(stream, request, rows)
+
+
+def _until_gone(requests: Iterator[draft_pb2.StepRequest]) -> Iterator[draft_pb2.StepRequest]:
+    """A peer that goes away ends its stream; that is no fault of ours."""
+    with suppress(grpc.RpcError):
+        yield from requests

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ class Checkpoint:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._dtypes: dict[str, str] = {}
         self._file_of: dict[str, Path] = {}
+        self._read: set[str] = set()
         for file in self._files:
             for name, entry in _read_header(file).items():
                 self._shapes[name] = tuple(entry["shape"])
@@ -66,8 +68,24 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.path}: tensor {name} has shape {self._shapes[name]}, expected {shape}"
             )
+        self._read.add(name)
         with safe_open(self._file_of[name], framework="pt") as file:
             return file.get_tensor(name).to(dtype)  # type: ignore[no-any-return]
+
+    def refuse_unread(self, known: Iterable[str]) -> None:
+        """Raises CheckpointError naming every tensor that was not read, `known` ones apart.
+
+        Such a tensor is a part of the model that would be missing without any sign. `known` are
+        the last parts of names.
+        """
+        endings = tuple(known)
+        unread = [name for name in self._shapes if name not in self._read]
+        if unknown := sorted(name for name in unread if not name.endswith(endings)):
+            shown = ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
+            raise CheckpointError(
+                f"{self.path}: {len(unknown)} unknown tensors: {shown}; "
+                "this format and its config.json have no place for them"
+            )
 
     def content_hash(self) -> str:
         """sha256 over config.json and weight files; file hashes cached by path, size and mtime."""

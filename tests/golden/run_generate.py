@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import dropwhile
 from pathlib import Path
 
 import torch
@@ -35,10 +36,11 @@ class RecordingLink(LocalDraftLink):
         return answer
 
     def rounds(self) -> tuple[list[list[int]], list[int]]:
-        """([current, proposals...] of every drafted step, rows appended by every step)."""
-        drafted = [(r.steps[0], a.results[0]) for r, a in self.exchanges if r.steps]
-        ids = [[s.current, *a.proposals.ids] for s, a in drafted if s.HasField("current")]
-        return ids, [s.num_rows for s, _ in drafted]
+        """([current, proposals...] of every drafted step, rows that each of them committed)."""
+        steps = [(r.steps[0], a.results[0]) for r, a in self.exchanges if r.steps]
+        ids = [[s.current, *a.proposals.ids] for s, a in steps if s.HasField("current")]
+        after_prompt = dropwhile(lambda step: not step.HasField("current"), (s for s, _ in steps))
+        return ids, [step.num_rows for step in after_prompt][1:]
 
 
 def run_generate(fixture: Fixture) -> Tensors:
@@ -78,8 +80,7 @@ def _run_case(
     engines.link = recorder = RecordingLink(plain)
     collect(engines.submit(prompt, limit + 2 * tokens, mode=mode, draft_tokens=tokens))
     engines.link = plain
-    verified, rows = recorder.rounds()
-    accepted = rows[-len(verified) + 1 :] if len(verified) > 1 else []
+    verified, accepted = recorder.rounds()
     needed = _rounds_needed(accepted, len(output))
     return {
         f"{case}.output": torch.tensor(output),

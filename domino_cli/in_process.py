@@ -13,6 +13,7 @@ from draft_service.engine import DraftEngine, Stream
 from draft_service.load import Loaded as LoadedDraft
 from serving.errors import ServingError
 from verify_service.load import Loaded as LoadedVerify
+from verify_service.sampling import SamplingParams
 from verify_service.sequence import DraftPlan, Event, Request
 
 
@@ -61,6 +62,8 @@ class InProcess:
         mode: spec.Mode.ValueType = spec.MODE_AR,
         draft_tokens: int = 0,
         stop_ids: Sequence[int] = (),
+        min_tokens: int = 0,
+        sampling: SamplingParams | None = None,
         plan: DraftPlan | None = None,
     ) -> "queue.SimpleQueue[Event]":
         """Starts a request; its events arrive in the queue. `plan` names another draft link."""
@@ -73,6 +76,8 @@ class InProcess:
                 stop_ids=frozenset(stop_ids),
                 emit=events.put,
                 draft=plan or self._plan(mode, len(prompt_ids) + max_tokens, draft_tokens),
+                sampling=sampling,
+                min_tokens=min_tokens,
             )
         )
         return events
@@ -94,4 +99,5 @@ def collect(events: "queue.SimpleQueue[Event]") -> tuple[list[int], verify_pb2.V
             raise event
         if isinstance(event, verify_pb2.VerifyComplete):
             return ids, event
+        assert isinstance(event, verify_pb2.VerifyChunk), "submit starts no scores"
         ids.extend(event.token_ids)

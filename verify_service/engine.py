@@ -11,17 +11,16 @@ from collections.abc import Callable
 
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.errors import BadRequest, InternalError, Overloaded
-from verify_service.accept import accept
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
-from verify_service.scheduler import Scheduler, Work
+from verify_service.scheduler import Scheduler
 from verify_service.sequence import Request, Sequence
 
 log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Continuous batching of greedy requests; every public method is safe from any thread."""
+    """Continuous batching of requests; every public method is safe from any thread."""
 
     def __init__(
         self, executor: Executor, scheduler: Scheduler, drafting: Drafting, *, max_waiting: int
@@ -49,7 +48,7 @@ class Engine:
 
         The result ends this very request early, never a later one of the same id.
         """
-        sequence = Sequence(request)
+        sequence = request.start()
         pages = self._scheduler.pages_for(sequence.capacity)
         total = self._scheduler.allocator.num_pages
         if pages > total:
@@ -125,31 +124,14 @@ class Engine:
             scheduler.admit()
         work = scheduler.plan()
         began = time.monotonic_ns()
-        choices = self._executor.run(work)
+        chosen = self._executor.run(work)
         took = time.monotonic_ns() - began
-        for item, chosen in zip(work, choices, strict=True):
+        for item, choices in zip(work, chosen, strict=True):
             item.sequence.timings.verify_ns += took
-            self._commit(item, chosen)
+            if reason := item.sequence.commit(item.ids, choices):
+                self._finish(item.sequence, reason)
         self._drafting.send([*(item.sequence for item in work), *scheduler.waiting])
         self._drafting.receive()
-
-    def _commit(self, work: Work, choices: list[int]) -> None:
-        """Keeps what the target agrees with; the KV of the rest is overwritten by the next step."""
-        sequence, proposals = work.sequence, work.ids[1:]
-        if sequence.in_prompt:
-            sequence.kv_len += len(work.ids)
-            if not choices:
-                return
-            sequence.timings.first_token_ns = sequence.elapsed_ns()
-            reason = sequence.emit_tokens(choices)
-        else:
-            accepted = accept(proposals, choices)
-            sequence.kv_len += accepted + 1
-            emitted = choices[: accepted + 1]
-            reason = sequence.emit_tokens(emitted)
-            sequence.count_step(len(emitted), len(proposals), min(accepted, len(emitted)))
-        if reason != spec.FINISH_REASON_UNSPECIFIED:
-            self._finish(sequence, reason)
 
     def _finish(
         self, sequence: Sequence, outcome: "spec.FinishReason.ValueType | InternalError"

@@ -1,4 +1,4 @@
-"""One target pass: work in, greedy choices out; keeps KV and projected rows in pages."""
+"""One target pass: work in, the target's choices out; keeps KV and projected rows in pages."""
 
 from collections.abc import Sequence as Seq
 
@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from domino_kernels.attention import Batch, Span
+from verify_service.choice import choose
 from verify_service.projection import FeatureProjection
 from verify_service.scheduler import Work
-from verify_service.sequence import Sequence
+from verify_service.sequence import Chosen, Sequence
 from verify_service.target import Target
 
 
@@ -25,8 +26,8 @@ class Executor:
             self._rows = torch.zeros(shape, dtype=target.dtype, device=target.device)
 
     @torch.inference_mode()
-    def run(self, work: Seq[Work]) -> list[list[int]]:
-        """Runs all positions of `work`; per item, the argmax after its last `choices` ids."""
+    def run(self, work: Seq[Work]) -> list[Chosen]:
+        """Runs all positions of `work`; per item, what the target says after its last ids."""
         spans = [Span(start=w.start, count=len(w.ids), pages=w.sequence.pages) for w in work]
         device = self._target.device
         batch = Batch(spans, self._page_size, device)
@@ -39,16 +40,10 @@ class Executor:
             for w, rows in zip(work, batch.rows, strict=True)
             for row in range(rows.stop - w.choices, rows.stop)
         ]
-        best = self._target.logits(x[chosen]).argmax(-1).tolist() if chosen else []
-        return _split(best, [w.choices for w in work])
+        return choose(self._target.logits(x[chosen]), work)
 
     def rows(self, sequence: Sequence, start: int, end: int) -> Tensor:
         """Projected rows of positions start..end-1: [end - start, hidden]."""
         positions = torch.arange(start, end, device=self._target.device)
         pages = torch.tensor(sequence.pages, device=self._target.device)
         return self._rows[pages[positions // self._page_size], positions % self._page_size]
-
-
-def _split(values: list[int], counts: list[int]) -> list[list[int]]:
-    rest = iter(values)
-    return [[next(rest) for _ in range(count)] for count in counts]

@@ -60,7 +60,7 @@ class Scheduler:
         work: list[Work] = []
         for sequence in self.running:
             if not sequence.in_prompt:
-                ids = [sequence.tokens[-1], *sequence.proposals]
+                ids = sequence.next_ids()
                 work.append(Work(sequence=sequence, ids=ids, choices=len(ids)))
             elif budget > 0:
                 ids = sequence.tokens[sequence.kv_len : sequence.kv_len + budget]

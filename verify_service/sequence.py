@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1 import verify_pb2
 from serving.errors import ServingError
+from serving.statistics import count_step, new_stats
+from verify_service.accept import accept
 from verify_service.draft_link import DraftLink
+from verify_service.sampling import SamplingParams
 
-Event = verify_pb2.VerifyChunk | verify_pb2.VerifyComplete | ServingError
+Event = verify_pb2.VerifyChunk | verify_pb2.VerifyComplete | verify_pb2.BlockScore | ServingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,25 @@ class Request:
     stop_ids: frozenset[int]
     emit: Callable[[Event], None]
     draft: DraftPlan | None = None
+    sampling: SamplingParams | None = None  # None: greedy
+    min_tokens: int = 0
+
+    def start(self) -> "Sequence":
+        """What the engine runs."""
+        return Sequence(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What the target says at the last positions of a sequence's work.
+
+    logprobs[j] is the log-probability of ids[j], id_logprobs[j] that of the work's own next id;
+    both are empty unless the sequence wants them.
+    """
+
+    ids: list[int]
+    logprobs: list[float] = field(default_factory=list)
+    id_logprobs: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +67,7 @@ class DraftSession:
     step: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sequence:
     """Positions 0..kv_len-1 have target KV; the last token is `current` once the prompt has run."""
 
@@ -62,8 +84,7 @@ class Sequence:
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)
         plan = self.request.draft
-        self.stats.mode = plan.mode if plan else spec.MODE_AR
-        self.stats.width = plan.draft_tokens + 1 if plan else 1
+        self.stats = new_stats(plan.mode, plan.draft_tokens) if plan else new_stats(spec.MODE_AR, 0)
 
     @property
     def prompt_len(self) -> int:
@@ -89,40 +110,54 @@ class Sequence:
         """Time since arrival."""
         return time.monotonic_ns() - self.arrived_ns
 
-    def emit_tokens(self, choices: list[int]) -> spec.FinishReason.ValueType:
-        """Appends and sends tokens up to the first stop id or the cap; says why it ends there.
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether `commit` needs log-probabilities."""
+        return False
 
-        Shortens `choices` in place to what was kept.
+    def next_ids(self) -> list[int]:
+        """Ids to verify in the next step, `current` first; only once the prompt has run."""
+        return [self.tokens[-1], *self.proposals]
+
+    def commit(self, ids: list[int], chosen: Chosen) -> spec.FinishReason.ValueType:
+        """Keeps what the target agrees with and emits it; says why the request ends there, if so.
+
+        The KV of rejected ids is overwritten by the next step.
         """
-        reason = spec.FINISH_REASON_UNSPECIFIED
+        if self.in_prompt:
+            self.kv_len += len(ids)
+            if not chosen.ids:
+                return spec.FINISH_REASON_UNSPECIFIED
+            self.timings.first_token_ns = self.elapsed_ns()
+            return self._emit(chosen.ids, None)
+        accepted = accept(ids[1:], chosen.ids)
+        self.kv_len += accepted + 1
+        step = spec.StepStats(proposed_tokens=len(ids) - 1, accepted_tokens=accepted)
+        return self._emit(chosen.ids[: accepted + 1], step)
+
+    def _emit(self, choices: list[int], step: spec.StepStats | None) -> spec.FinishReason.ValueType:
+        """Appends and sends tokens up to the first stop id or the cap."""
+        kept, reason = self._append(choices)
+        if step:
+            step.accepted_tokens = min(step.accepted_tokens, len(kept))
+            count_step(self.stats, step, len(kept))
+        self.timings.total_ns = self.elapsed_ns()
+        chunk = verify_pb2.VerifyChunk(token_ids=kept, step=step, timings=self.timings)
+        self.request.emit(chunk)
+        return reason
+
+    def _append(self, choices: list[int]) -> tuple[list[int], spec.FinishReason.ValueType]:
+        """The tokens kept, and why the request ends with the last of them."""
         for kept, token in enumerate(choices, start=1):
             self.tokens.append(token)
             if token in self.request.stop_ids:
-                reason = spec.FINISH_REASON_STOP
-            elif self.num_generated == self.request.max_tokens:
-                reason = spec.FINISH_REASON_LENGTH
-            if reason != spec.FINISH_REASON_UNSPECIFIED:
-                del choices[kept:]
-                break
-        self.request.emit(verify_pb2.VerifyChunk(token_ids=choices))
-        return reason
-
-    def count_step(self, emitted: int, proposed: int, accepted: int) -> None:
-        """Adds one verify step to the statistics."""
-        stats = self.stats
-        stats.verify_steps += 1
-        stats.plain_steps += proposed == 0
-        stats.proposed_tokens += proposed
-        stats.accepted_tokens += accepted
-        stats.step_tokens += emitted
-        histogram = stats.accepted_by_position
-        histogram.extend([0] * (proposed - len(histogram)))
-        for position in range(accepted):
-            histogram[position] += 1
+                return choices[:kept], spec.FINISH_REASON_STOP
+            if self.num_generated == self.request.max_tokens:
+                return choices[:kept], spec.FINISH_REASON_LENGTH
+        return choices, spec.FINISH_REASON_UNSPECIFIED
 
     def complete(self, reason: spec.FinishReason.ValueType) -> verify_pb2.VerifyComplete:
         """The last message of the request."""
-        self.timings.total_ns = self.elapsed_ns()
         done = verify_pb2.VerifyComplete(
             finish_reason=reason,
             usage=spec.Usage(prompt_tokens=self.prompt_len, completion_tokens=self.num_generated),

@@ -13,6 +13,7 @@ from serving.contract import mode_name
 from serving.draft_config import DraftConfig
 from serving.errors import BadRequest, DraftUnavailable, Draining, ServingError
 from serving.guard import guard
+from verify_service.checks import check_generate, sampling_params
 from verify_service.draft_links import DraftLinks
 from verify_service.engine import Engine
 from verify_service.sequence import DraftPlan, Event, Request
@@ -40,7 +41,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         with guard(context):
             if self._draining.is_set():
                 raise Draining
-            self._check(request)
+            check_generate(request, self._info)
             events: queue.SimpleQueue[Event] = queue.SimpleQueue()
             cancel = self._engine.submit(
                 Request(
@@ -50,6 +51,8 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
                     stop_ids=frozenset(request.stop_token_ids),
                     emit=events.put,
                     draft=self._plan(request),
+                    sampling=sampling_params(request.sampling),
+                    min_tokens=request.min_tokens,
                 )
             )
             # The handler's thread waits for events, so the engine must hear of a lost client here.
@@ -66,27 +69,6 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         self, request: verify_pb2.GetTargetRequest, context: grpc.ServicerContext
     ) -> verify_pb2.GetTargetResponse:
         return self._info
-
-    def _check(self, request: verify_pb2.VerifyServiceGenerateRequest) -> None:
-        """The router checks too, but a service does not trust its callers."""
-        if not request.request_id:
-            raise BadRequest("request_id", "is empty")
-        if not request.prompt_ids:
-            raise BadRequest("prompt_ids", "is empty; a prompt needs at least one token")
-        vocab = self._info.target.vocab_size
-        for name in ("prompt_ids", "stop_token_ids"):
-            for index, token in enumerate(getattr(request, name)):
-                if not 0 <= token < vocab:
-                    raise BadRequest(f"{name}[{index}]", f"{token} is not in [0, {vocab})")
-        if request.max_tokens < 1:
-            raise BadRequest("max_tokens", f"{request.max_tokens} is below 1")
-        length = len(request.prompt_ids) + request.max_tokens
-        if length > self._info.max_context:
-            raise BadRequest(
-                "max_tokens",
-                f"a prompt of {len(request.prompt_ids)} tokens and max_tokens {request.max_tokens} "
-                f"exceed the context of {self._info.max_context}",
-            )
 
     def _plan(self, request: verify_pb2.VerifyServiceGenerateRequest) -> DraftPlan | None:
         """Where proposals come from; None for a plain request, asked for or for want of a draft."""
@@ -120,4 +102,5 @@ def _responses(
         if isinstance(event, verify_pb2.VerifyComplete):
             yield verify_pb2.VerifyServiceGenerateResponse(complete=event)
             return
+        assert isinstance(event, verify_pb2.VerifyChunk), "scores are for Score"
         yield verify_pb2.VerifyServiceGenerateResponse(chunk=event)

@@ -17,12 +17,14 @@ from tests.golden.compare import compare, rules_for
 from tests.golden.fixture import Fixture
 from tests.golden.run_forward import run_draft, run_rollout, run_target
 from tests.golden.run_generate import run_generate
+from tests.golden.run_sampling import run_sampling
 
 RUNNERS: dict[str, Callable[[Fixture], dict[str, Tensor]]] = {
     "target": run_target,
     "draft": run_draft,
     "rollout": run_rollout,
     "generate": run_generate,
+    "sampling": run_sampling,
 }
 
 

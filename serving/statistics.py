@@ -1,0 +1,22 @@
+"""What speculation did for a request, counted step by step, by verify and by a router that cuts."""
+
+from domino_serve.v1 import speculation_pb2 as spec
+
+
+def new_stats(mode: spec.Mode.ValueType, draft_tokens: int) -> spec.SpeculationStats:
+    """The statistics of a request before its first step; draft_tokens is 0 in mode AR."""
+    return spec.SpeculationStats(mode=mode, width=draft_tokens + 1)
+
+
+def count_step(stats: spec.SpeculationStats, step: spec.StepStats, emitted: int) -> None:
+    """Adds one verify step of which `emitted` tokens are kept, accepted ones first."""
+    accepted = min(step.accepted_tokens, emitted)
+    stats.verify_steps += 1
+    stats.plain_steps += step.proposed_tokens == 0
+    stats.proposed_tokens += step.proposed_tokens
+    stats.accepted_tokens += accepted
+    stats.step_tokens += emitted
+    histogram = stats.accepted_by_position
+    histogram.extend([0] * (step.proposed_tokens - len(histogram)))
+    for position in range(accepted):
+        histogram[position] += 1

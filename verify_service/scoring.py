@@ -1,0 +1,62 @@
+"""Scoring: blocks of given ids verified after a prompt, nothing committed.
+
+Runs through the engine as any request: the prompt but its last id is prefilled, then each block is
+verified in a step of its own, over the KV of the block before.
+"""
+
+from dataclasses import dataclass
+
+from domino_serve.v1 import speculation_pb2 as spec
+from domino_serve.v1 import verify_pb2
+from verify_service.accept import accept
+from verify_service.sequence import Chosen, Request, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest(Request):
+    """prompt_ids is the prompt without its last id, which is `current`; at least one block."""
+
+    current: int
+    blocks: list[list[int]]
+    logprobs: bool
+
+    def start(self) -> Sequence:
+        return ScoreSequence(self)
+
+
+class ScoreSequence(Sequence):
+    """Emits one BlockScore a step and has no tokens of its own."""
+
+    __slots__ = ("num_scored", "score")
+
+    def __init__(self, score: ScoreRequest) -> None:
+        Sequence.__init__(self, score)
+        self.score, self.num_scored = score, 0
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.score.logprobs and not self.in_prompt
+
+    @property
+    def capacity(self) -> int:
+        return self.prompt_len + 1 + max(map(len, self.score.blocks))
+
+    def next_ids(self) -> list[int]:
+        return [self.score.current, *self.score.blocks[self.num_scored]]
+
+    def commit(self, ids: list[int], chosen: Chosen) -> spec.FinishReason.ValueType:
+        if self.in_prompt:
+            self.kv_len += len(ids)
+            return spec.FINISH_REASON_UNSPECIFIED
+        self.num_scored += 1
+        self.timings.total_ns = self.elapsed_ns()
+        self.request.emit(
+            verify_pb2.BlockScore(
+                accepted_tokens=accept(ids[1:], chosen.ids),
+                choices=chosen.ids,
+                choice_logprobs=chosen.logprobs,
+                id_logprobs=chosen.id_logprobs,
+            )
+        )
+        last = self.num_scored == len(self.score.blocks)
+        return spec.FINISH_REASON_LENGTH if last else spec.FINISH_REASON_UNSPECIFIED

@@ -34,7 +34,9 @@ def check_step(
     stale = draft_pb2.SESSION_ERROR_REASON_STALE
     if step.context_id != session.context_id:
         raise Refusal(stale, "context_id", session.context_id, step.context_id)
-    if (step.epoch, step.step) < (session.epoch, session.step):
+    if step.epoch < session.epoch:
+        raise Refusal(stale, "epoch", session.epoch, step.epoch)
+    if step.epoch == session.epoch and step.step < session.step:
         raise Refusal(stale, "step", session.step, step.step)
     if step.rows_start != session.kv_len:
         gap = draft_pb2.SESSION_ERROR_REASON_CONTEXT_GAP

@@ -105,11 +105,16 @@ class DominoSampler:
 
 
 class _Pool:
-    """The K candidates of each sequence's block, ids ascending so that ties take the lowest."""
+    """The K candidates of each sequence's block, ids ascending; the lowest ones win all ties."""
 
     def __init__(self, base: Tensor, to_vocab: Tensor, candidates: int) -> None:
         """base [n - 1, batch, vocab], to_vocab [vocab, E]."""
-        self._ids = base.amax(0).topk(candidates, sorted=False).indices.sort(-1).values
+        best = base.amax(0)
+        least = best.topk(candidates, sorted=False).values.amin(-1, keepdim=True)
+        above, equal = best > least, best == least
+        room = candidates - above.sum(-1, keepdim=True)
+        chosen = above | (equal & (equal.cumsum(-1) <= room))
+        self._ids = chosen.nonzero()[:, 1].view(-1, candidates)
         self._base = base.gather(2, self._ids.expand(len(base), *self._ids.shape))
         self._to_vocab = to_vocab[self._ids]
 

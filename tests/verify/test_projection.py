@@ -1,0 +1,26 @@
+"""The projected rows that verify sends, against torch's own linear and RMS norm in float64."""
+
+import torch
+from torch import nn
+
+from serving.checkpoint import Checkpoint
+from serving.draft_config import load_draft_config
+from tests.recorded_models import DOMINO_SHIFT, HIDDEN, VOCAB
+from verify_service.projection import FeatureProjection
+
+
+def test_rows_are_the_normed_projection_of_the_taps_in_order() -> None:
+    """Taps in another order or another epsilon cost acceptance without any error."""
+    checkpoint = Checkpoint(DOMINO_SHIFT)
+    config = load_draft_config(
+        checkpoint, target_layers=6, target_vocab=VOCAB, target_hidden=HIDDEN
+    )
+    projection = FeatureProjection(
+        config, checkpoint, dtype=torch.float32, device=torch.device("cpu")
+    )
+    taps = torch.randn(3, 7, HIDDEN, generator=torch.Generator().manual_seed(0))
+    fc = checkpoint.tensor("fc.weight", (HIDDEN, 3 * HIDDEN), torch.float64)
+    norm = nn.RMSNorm(HIDDEN, eps=checkpoint.config["rms_norm_eps"], dtype=torch.float64)
+    norm.weight.data = checkpoint.tensor("hidden_norm.weight", (HIDDEN,), torch.float64)
+    expected = norm(torch.cat(list(taps), dim=-1).double() @ fc.T)
+    torch.testing.assert_close(projection(list(taps)).double(), expected, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,104 @@
+"""The two engine services behind real gRPC inside the test's process, on the recorded models."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import draft_service.load
+import verify_service.load
+from domino_serve.v1 import draft_pb2_grpc, verify_pb2_grpc
+from draft_service.config import DraftServiceConfig
+from draft_service.servicer import DraftServicer
+from serving.channel import channel
+from serving.server import Server
+from serving.tensors import DTYPES
+from tests.recorded_models import DOMINO_SHIFT, TARGET
+from verify_service.config import VerifyConfig
+from verify_service.draft_links import DraftLinks
+from verify_service.engine import Engine
+from verify_service.servicer import VerifyServicer
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A draft service; `stop` ends it at once, as a crash would."""
+
+    address: str
+    servicer: DraftServicer
+    stub: draft_pb2_grpc.DraftServiceStub
+    server: Server
+
+    def stop(self) -> None:
+        """Returns when every handler has ended."""
+        self.server.grpc.stop(None).wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """A verify service."""
+
+    address: str
+    engine: Engine
+    stub: verify_pb2_grpc.VerifyServiceStub
+
+
+@contextmanager
+def serve_draft(
+    folder: Path = DOMINO_SHIFT, *, port: int = 0, grace_s: float = 10, **options: float
+) -> Iterator[Draft]:
+    """`options` are DraftServiceConfig's."""
+    config = DraftServiceConfig(
+        target=TARGET,
+        draft=folder,
+        threads=1,
+        page_size=16,
+        **({"kv_tokens": 8192} | options),  # type: ignore[arg-type]
+    )
+    server = Server("draft", host="127.0.0.1", port=port, grace_s=grace_s)
+    servicer = new_draft_servicer(config, server)
+    draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)
+    server.start()
+    with channel(server.address) as calls:
+        draft = Draft(server.address, servicer, draft_pb2_grpc.DraftServiceStub(calls), server)
+        try:
+            yield draft
+        finally:
+            draft.stop()
+
+
+def new_draft_servicer(config: DraftServiceConfig, server: Server) -> DraftServicer:
+    loaded = draft_service.load.load(config)
+    return DraftServicer(
+        loaded,
+        hidden=loaded.target.hidden_size,
+        dtype=DTYPES[config.dtype],
+        ttl_s=config.ticket_ttl_s,
+        draining=server.draining,
+    )
+
+
+@contextmanager
+def serve_verify(draft: Path | None = DOMINO_SHIFT, **options: float) -> Iterator[Verify]:
+    """`options` are VerifyConfig's."""
+    config = VerifyConfig(
+        target=TARGET,
+        draft=draft,
+        threads=1,
+        page_size=16,
+        **({"kv_tokens": 8192} | options),  # type: ignore[arg-type]
+    )
+    server = Server("verify", host="127.0.0.1", port=0, grace_s=10)
+    loaded = verify_service.load.load(config)
+    links = DraftLinks(loaded.info.target, loaded.info.draft, config.draft_timeout_s)
+    servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
+    verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
+    loaded.engine.start()
+    server.start()
+    with channel(server.address) as calls:
+        try:
+            yield Verify(server.address, loaded.engine, verify_pb2_grpc.VerifyServiceStub(calls))
+        finally:
+            server.grpc.stop(None).wait()
+            loaded.engine.stop()
+            links.close()

@@ -40,6 +40,11 @@ class DraftLinks:
                 place.link = self._connect(address, place)
             return place.link
 
+    def items(self) -> list[tuple[str, DraftLink]]:
+        """Every link there was so far by address, broken ones too."""
+        with self._lock:
+            return [(address, place.link) for address, place in self._places.items() if place.link]
+
     def close(self) -> None:
         """Ends all links."""
         with self._lock:

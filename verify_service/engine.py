@@ -25,7 +25,7 @@ class Engine:
     def __init__(
         self, executor: Executor, scheduler: Scheduler, drafting: Drafting, *, max_waiting: int
     ) -> None:
-        self._executor, self._scheduler, self._drafting = executor, scheduler, drafting
+        self._executor, self.scheduler, self._drafting = executor, scheduler, drafting
         self._max_waiting = max_waiting
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
         self.idle = threading.Event()
@@ -49,18 +49,18 @@ class Engine:
         The result ends this very request early, never a later one of the same id.
         """
         sequence = request.start()
-        pages = self._scheduler.pages_for(sequence.capacity)
-        total = self._scheduler.allocator.num_pages
+        pages = self.scheduler.pages_for(sequence.capacity)
+        total = self.scheduler.allocator.num_pages
         if pages > total:
             raise BadRequest(
-                "max_tokens",
-                f"prompt and max_tokens need {pages} KV pages, the service has {total}; "
+                sequence.sized_by,
+                f"prompt and {sequence.sized_by} need {pages} KV pages, the service has {total}; "
                 "shorten them or raise --kv-tokens",
             )
         with self._live_lock:
             if request.request_id in self._live:
                 raise BadRequest("request_id", f"{request.request_id!r} is running already")
-            if len(self._live) >= self._scheduler.max_sequences + self._max_waiting:
+            if len(self._live) >= self.scheduler.max_sequences + self._max_waiting:
                 raise Overloaded(f"{len(self._live)} requests are running and waiting; retry later")
             self._live[request.request_id] = sequence
             # Under the lock, so that no abort of this request can overtake it.
@@ -81,7 +81,7 @@ class Engine:
 
     def _enqueue(self, sequence: Sequence) -> None:
         self._drafting.begin(sequence)
-        self._scheduler.waiting.append(sequence)
+        self.scheduler.waiting.append(sequence)
 
     def _loop(self) -> None:
         while True:
@@ -91,15 +91,15 @@ class Engine:
                 self._step()
             except Exception:
                 log.exception("engine step failed; the running requests end with an error")
-                for sequence in list(self._scheduler.running):
+                for sequence in list(self.scheduler.running):
                     self._finish(sequence, InternalError())
-        for sequence in [*self._scheduler.running, *self._scheduler.waiting]:
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             self._finish(sequence, spec.FINISH_REASON_ABORT)
 
     def _take_commands(self) -> bool:
         """Runs what other threads asked for; waits while there is nothing to do. False: stop."""
         while True:
-            idle = not self._scheduler.waiting and not self._scheduler.running
+            idle = not self.scheduler.waiting and not self.scheduler.running
             if idle:
                 self._go_idle()
             try:
@@ -114,11 +114,11 @@ class Engine:
         """Frees what ended sequences still hold at their drafts, and checks the books."""
         self._drafting.send(())
         self._drafting.receive()
-        self._scheduler.check_integrity()
+        self.scheduler.check_integrity()
         self.idle.set()
 
     def _step(self) -> None:
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         self.idle.clear()
         while scheduler.can_admit():
             scheduler.admit()
@@ -142,7 +142,7 @@ class Engine:
                 return
             del self._live[sequence.request.request_id]
         self._drafting.end(sequence)
-        self._scheduler.remove(sequence)
+        self.scheduler.remove(sequence)
         if isinstance(outcome, InternalError):
             sequence.request.emit(outcome)
         else:

@@ -4,12 +4,17 @@ Runs through the engine as any request: the prompt but its last id is prefilled,
 verified in a step of its own, over the KV of the block before.
 """
 
+import queue
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1 import verify_pb2
+from serving.errors import Draining, ServingError
 from verify_service.accept import accept
-from verify_service.sequence import Chosen, Request, Sequence
+from verify_service.checks import sampling_params
+from verify_service.sequence import Chosen, Event, Request, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,10 @@ class ScoreSequence(Sequence):
         return self.score.logprobs and not self.in_prompt
 
     @property
+    def sized_by(self) -> str:
+        return "blocks"
+
+    @property
     def capacity(self) -> int:
         return self.prompt_len + 1 + max(map(len, self.score.blocks))
 
@@ -60,3 +69,35 @@ class ScoreSequence(Sequence):
         )
         last = self.num_scored == len(self.score.blocks)
         return spec.FINISH_REASON_LENGTH if last else spec.FINISH_REASON_UNSPECIFIED
+
+
+def score_request(request: verify_pb2.ScoreRequest, emit: Callable[[Event], None]) -> ScoreRequest:
+    """A checked message as the engine takes it, under a name of its own."""
+    *prompt, current = request.prompt_ids
+    return ScoreRequest(
+        request_id=f"score-{uuid.uuid4().hex}",
+        prompt_ids=prompt,
+        current=current,
+        blocks=[list(block.ids) for block in request.blocks],
+        logprobs=request.logprobs,
+        sampling=sampling_params(request.sampling),
+        max_tokens=0,
+        stop_ids=frozenset(),
+        emit=emit,
+    )
+
+
+def collect_scores(events: "queue.SimpleQueue[Event]") -> verify_pb2.ScoreResponse:
+    """Waits for all blocks; raises the error the request ended with."""
+    response = verify_pb2.ScoreResponse()
+    while True:
+        event = events.get()
+        if isinstance(event, ServingError):
+            raise event
+        if isinstance(event, verify_pb2.BlockScore):
+            response.scores.append(event)
+        elif isinstance(event, verify_pb2.VerifyComplete):
+            if event.finish_reason == spec.FINISH_REASON_ABORT:
+                raise Draining
+            response.timings.CopyFrom(event.timings)
+            return response

@@ -106,6 +106,11 @@ class Sequence:
         """Positions the sequence may ever write, rejected proposals included."""
         return self.prompt_len + self.request.max_tokens
 
+    @property
+    def sized_by(self) -> str:
+        """The request's field that determines `capacity`, with the prompt."""
+        return "max_tokens"
+
     def elapsed_ns(self) -> int:
         """Time since arrival."""
         return time.monotonic_ns() - self.arrived_ns

@@ -13,9 +13,11 @@ from serving.contract import mode_name
 from serving.draft_config import DraftConfig
 from serving.errors import BadRequest, DraftUnavailable, Draining, ServingError
 from serving.guard import guard
-from verify_service.checks import check_generate, sampling_params
+from verify_service.checks import check_generate, check_score, sampling_params
 from verify_service.draft_links import DraftLinks
 from verify_service.engine import Engine
+from verify_service.loads import loads
+from verify_service.scoring import collect_scores, score_request
 from verify_service.sequence import DraftPlan, Event, Request
 
 log = logging.getLogger(__name__)
@@ -39,11 +41,10 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         self, request: verify_pb2.VerifyServiceGenerateRequest, context: grpc.ServicerContext
     ) -> Iterator[verify_pb2.VerifyServiceGenerateResponse]:
         with guard(context):
-            if self._draining.is_set():
-                raise Draining
             check_generate(request, self._info)
             events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-            cancel = self._engine.submit(
+            self._submit(
+                context,
                 Request(
                     request_id=request.request_id,
                     prompt_ids=list(request.prompt_ids),
@@ -53,11 +54,8 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
                     draft=self._plan(request),
                     sampling=sampling_params(request.sampling),
                     min_tokens=request.min_tokens,
-                )
+                ),
             )
-            # The handler's thread waits for events, so the engine must hear of a lost client here.
-            if not context.add_callback(cancel):
-                cancel()  # the client left before
             yield from _responses(events)
 
     def Abort(
@@ -65,10 +63,39 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
     ) -> verify_pb2.VerifyServiceAbortResponse:
         return verify_pb2.VerifyServiceAbortResponse(found=self._engine.abort(request.request_id))
 
+    def Score(
+        self, request: verify_pb2.ScoreRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.ScoreResponse:
+        with guard(context):
+            check_score(request, self._info)
+            events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+            self._submit(context, score_request(request, events.put))
+            return collect_scores(events)
+
     def GetTarget(
         self, request: verify_pb2.GetTargetRequest, context: grpc.ServicerContext
     ) -> verify_pb2.GetTargetResponse:
         return self._info
+
+    def GetLoads(
+        self, request: verify_pb2.GetLoadsRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.GetLoadsResponse:
+        return loads(self._engine, self._links)
+
+    def FlushCache(
+        self, request: verify_pb2.FlushCacheRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.FlushCacheResponse:
+        # No page outlives its sequence, so there is nothing to drop.
+        return verify_pb2.FlushCacheResponse(freed_pages=0)
+
+    def _submit(self, context: grpc.ServicerContext, request: Request) -> None:
+        """Hands a request over; the engine ends it when its client is gone."""
+        if self._draining.is_set():
+            raise Draining
+        cancel = self._engine.submit(request)
+        # The handler's thread waits for events, so the engine must hear of a lost client here.
+        if not context.add_callback(cancel):
+            cancel()  # the client left before
 
     def _plan(self, request: verify_pb2.VerifyServiceGenerateRequest) -> DraftPlan | None:
         """Where proposals come from; None for a plain request, asked for or for want of a draft."""

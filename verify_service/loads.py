@@ -1,0 +1,27 @@
+"""How busy the engine is, read from outside its thread: a moment's figures, not a snapshot."""
+
+from collections import Counter
+
+from domino_serve.v1 import verify_pb2
+from verify_service.draft_links import DraftLinks
+from verify_service.engine import Engine
+
+
+def loads(engine: Engine, links: DraftLinks) -> verify_pb2.GetLoadsResponse:
+    """Batch, queue, pages and draft links."""
+    scheduler = engine.scheduler
+    running = list(scheduler.running)
+    drafts = [sequence.draft for sequence in [*running, *scheduler.waiting]]
+    sessions = Counter(id(draft.plan.link) for draft in drafts if draft)
+    pages = scheduler.allocator
+    return verify_pb2.GetLoadsResponse(
+        running=len(running),
+        waiting=max(engine.num_live() - len(running), 0),
+        kv_pages_used=pages.num_pages - pages.num_free,
+        kv_pages_total=pages.num_pages,
+        page_size=scheduler.page_size,
+        draft_links=[
+            verify_pb2.DraftLinkLoad(address=address, alive=link.alive, sessions=sessions[id(link)])
+            for address, link in links.items()
+        ],
+    )

@@ -47,7 +47,8 @@ class ServiceArm:
             max_tokens=max_tokens,
         )
         speculation = found.completion.speculation
-        if speculation.mode != self.name or (self.width > 1 and speculation.plain_steps):
+        # One step is plain by rights: the last one, when a single token is left to produce.
+        if speculation.mode != self.name or (self.width > 1 and speculation.plain_steps > 1):
             raise CommandError(f"{self.name}: the draft was lost or refused ({speculation})")
         return Sample(
             arm=self.name,

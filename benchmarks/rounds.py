@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from benchmarks.arms import Arm, ServiceArm
 from benchmarks.sample import Prompt, Sample, throughput
@@ -9,10 +10,11 @@ from domino_cli.progress import Say
 from domino_client import Client
 from serving.contract import ModeName
 
+Item = TypeVar("Item")
 DRAFTING: tuple[ModeName, ...] = ("dflash", "domino")
 
 
-def rotated(arms: Sequence[Arm], by: int) -> Iterator[Arm]:
+def rotated(arms: Sequence[Item], by: int) -> Iterator[Item]:
     """All arms, another one first each time: none always runs on what the same other one left."""
     yield from (arms[(i + by) % len(arms)] for i in range(len(arms)))
 

@@ -1,0 +1,55 @@
+"""Service processes for tests, as `domino-serve up` starts them."""
+
+import os
+import queue
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from domino_cli.service_process import Event, ServiceProcess
+from domino_cli.stack import flags
+from tests.recorded_models import DOMINO_SHIFT, TARGET
+
+START_S, END_S = 120.0, 60.0
+COMMON = {"target": TARGET, "draft": DOMINO_SHIFT, "threads": 1, "page_size": 16}
+
+
+@dataclass(slots=True)
+class Process:
+    """A service that got ready."""
+
+    address: str
+    log: list[str]
+    service: ServiceProcess
+    events: "queue.SimpleQueue[Event]"
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.service.pid, number)
+
+    def end(self, number: signal.Signals) -> int:
+        """Sends a signal; the exit code once the process has ended."""
+        self.send(number)
+        code = self.events.get(timeout=END_S).exit_code
+        assert code is not None
+        return code
+
+
+@contextmanager
+def running(module: str, **options: object) -> Iterator[Process]:
+    """`python -m module` with COMMON and `options` as flags."""
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    log: list[str] = []
+    service = ServiceProcess(
+        module, module, flags({**COMMON, **options}), events=events, say=log.append
+    )
+    try:
+        event = events.get(timeout=START_S)
+        assert event.address is not None, log
+        yield Process(event.address, log, service, events)
+    finally:
+        service.stop(END_S)

@@ -1,0 +1,135 @@
+"""Losing a draft costs speed, never output, however it is lost; a new one is taken up."""
+
+import signal
+
+import grpc
+import pytest
+
+from domino_serve.v1 import draft_pb2_grpc, verify_pb2
+from domino_serve.v1 import speculation_pb2 as spec
+from serving.channel import channel
+from serving.errors import Mismatch, Overloaded, from_rpc_error
+from tests.recorded_models import BLOCK, DOMINO_NOSHIFT, PROMPTS
+from tests.services.processes import running
+from tests.services.requests import generate, seat, start
+from tests.services.served import serve_draft, serve_verify
+
+PROMPT = PROMPTS[0]
+
+
+def nowhere(address: str = "127.0.0.1:1") -> verify_pb2.DraftSeat:
+    """A seat at an address where nobody listens."""
+    return verify_pb2.DraftSeat(
+        address=address, ticket="none", mode=spec.MODE_DOMINO, draft_tokens=BLOCK - 1
+    )
+
+
+def test_a_killed_draft_and_its_successor(caplog: pytest.LogCaptureFixture) -> None:
+    """kill -9 in the middle of a request: plain from there; a restarted draft is used again."""
+    with serve_verify() as verify:
+        expected = generate(verify.stub, PROMPT, 400)[0]
+        with running("draft_service") as draft, channel(draft.address) as calls:
+            place = seat(draft_pb2_grpc.DraftServiceStub(calls), draft.address)
+            call = start(verify.stub, PROMPT, 400, place)
+            call.read(3)
+            assert draft.end(signal.SIGKILL) == -signal.SIGKILL
+        ids, done = call.finish()
+        assert ids == expected
+        stats = done.speculation
+        assert (stats.mode, stats.proposed_tokens > 0) == (spec.MODE_DOMINO, True)
+        assert stats.plain_steps > 100, "the draft was lost after the request, nothing tested"
+
+        ids, done = generate(verify.stub, PROMPT, 40, nowhere(draft.address))
+        assert (ids, done.speculation.mode) == (expected[:40], spec.MODE_AR)
+        assert "runs plain: draft service" in caplog.text
+
+        with running("draft_service", port=draft.port) as again, channel(again.address) as calls:
+            place = seat(draft_pb2_grpc.DraftServiceStub(calls), again.address)
+            ids, done = generate(verify.stub, PROMPT, 40, place)
+        assert (ids, done.speculation.mode) == (expected[:40], spec.MODE_DOMINO)
+        assert done.speculation.accepted_tokens > 0
+        assert not [r for r in caplog.records if r.exc_info], "losing a draft is no bug"
+
+
+def test_a_stream_that_ended_while_idle_is_replaced() -> None:
+    """A link that only looks alive would leave every later request without proposals."""
+    with serve_draft() as draft, serve_verify() as verify:
+        first = generate(verify.stub, PROMPT, 30, seat(draft.stub, draft.address))
+        assert verify.engine.idle.wait(60)
+        draft.servicer.end_streams()
+        # May meet the dying stream, and tells that it is dead.
+        met = generate(verify.stub, PROMPT, 30, seat(draft.stub, draft.address))
+        last = generate(verify.stub, PROMPT, 30, seat(draft.stub, draft.address))
+    assert first[0] == met[0] == last[0]
+    assert first[1].speculation.accepted_tokens == last[1].speculation.accepted_tokens > 0
+
+
+def test_an_unreachable_draft_lets_a_request_run_plain() -> None:
+    """A draft that is down must not take requests down with it."""
+    with serve_verify() as verify:
+        ids, done = generate(verify.stub, PROMPT, 20, nowhere())
+        assert ids == generate(verify.stub, PROMPT, 20)[0]
+    assert (done.speculation.mode, done.speculation.width) == (spec.MODE_AR, 1)
+
+
+def test_a_draft_that_hangs_is_given_up() -> None:
+    """A stopped draft holds all requests of its verify service: for the timeout, once."""
+    with (
+        running("draft_service") as draft,
+        channel(draft.address) as calls,
+        serve_verify(draft_timeout_s=0.5) as verify,
+    ):
+        expected = generate(verify.stub, PROMPT, 200)[0]
+        stub = draft_pb2_grpc.DraftServiceStub(calls)
+        call = start(verify.stub, PROMPT, 200, seat(stub, draft.address))
+        places = [seat(stub, draft.address) for _ in range(2)]
+        draft.send(signal.SIGSTOP)
+        try:
+            ids, done = call.finish()
+            later = [generate(verify.stub, PROMPT, 20, place) for place in places]
+        finally:
+            draft.send(signal.SIGCONT)
+    assert ids == expected
+    assert done.speculation.plain_steps > 0
+    assert [answer[0] for answer in later] == [expected[:20]] * 2
+    assert all(answer[1].speculation.mode == spec.MODE_AR for answer in later)
+
+
+def test_a_full_draft_costs_speed_only() -> None:
+    """The second of two requests finds no seat and runs plain beside the first."""
+    with serve_draft(max_sessions=1) as draft, serve_verify() as verify:
+        expected = generate(verify.stub, PROMPT, 60)[0]
+        first = start(verify.stub, PROMPT, 60, seat(draft.stub, draft.address))
+        with pytest.raises(grpc.RpcError) as caught:
+            seat(draft.stub, draft.address)
+        assert isinstance(from_rpc_error(caught.value), Overloaded)
+        plain = generate(verify.stub, PROMPT, 60)
+        drafted = first.finish()
+    assert plain[0] == drafted[0] == expected
+    assert (plain[1].speculation.mode, drafted[1].speculation.mode) == (
+        spec.MODE_AR,
+        spec.MODE_DOMINO,
+    )
+
+
+def test_a_ticket_that_expired_costs_speed_only(caplog: pytest.LogCaptureFixture) -> None:
+    """The router's reservation may be too old by the time the request runs."""
+    with serve_draft() as draft, serve_verify() as verify:
+        place = seat(draft.stub, draft.address)
+        place.ticket = "expired"
+        ids, done = generate(verify.stub, PROMPT, 30, place)
+        assert ids == generate(verify.stub, PROMPT, 30)[0]
+    assert done.speculation.plain_steps == done.speculation.verify_steps
+    assert "SESSION_ERROR_REASON_TICKET" in caplog.text
+
+
+def test_another_draft_is_refused_by_field() -> None:
+    """The same shapes with other weights would only show as a low acceptance."""
+    with serve_draft(DOMINO_NOSHIFT) as draft, serve_verify() as verify:
+        with pytest.raises(grpc.RpcError) as caught:
+            generate(verify.stub, PROMPT, 10, seat(draft.stub, draft.address))
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        error = from_rpc_error(caught.value)
+        assert isinstance(error, Mismatch)
+        assert error.field == "draft.content_hash"
+        assert generate(verify.stub, PROMPT, 10)[0], "other requests go on"

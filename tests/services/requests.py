@@ -57,10 +57,11 @@ def start(
     draft: verify_pb2.DraftSeat | None = None,
     *,
     stops: Sequence[int] = (),
+    request_id: str | None = None,
 ) -> Call:
     """Starts a request and waits for its first chunk; raises grpc.RpcError."""
     request = verify_pb2.VerifyServiceGenerateRequest(
-        request_id=f"test-{next(_names)}",
+        request_id=request_id or f"test-{next(_names)}",
         prompt_ids=prompt,
         max_tokens=max_tokens,
         stop_token_ids=stops,

@@ -9,6 +9,7 @@ import draft_service.load
 import verify_service.load
 from domino_serve.v1 import draft_pb2_grpc, verify_pb2_grpc
 from draft_service.config import DraftServiceConfig
+from draft_service.engine import DraftEngine
 from draft_service.servicer import DraftServicer
 from serving.channel import channel
 from serving.server import Server
@@ -25,6 +26,7 @@ class Draft:
     """A draft service; `stop` ends it at once, as a crash would."""
 
     address: str
+    engine: DraftEngine
     servicer: DraftServicer
     stub: draft_pb2_grpc.DraftServiceStub
     server: Server
@@ -38,8 +40,9 @@ class Draft:
 class Verify:
     """A verify service."""
 
-    address: str
     engine: Engine
+    links: DraftLinks
+    servicer: VerifyServicer
     stub: verify_pb2_grpc.VerifyServiceStub
 
 
@@ -56,26 +59,23 @@ def serve_draft(
         **({"kv_tokens": 8192} | options),  # type: ignore[arg-type]
     )
     server = Server("draft", host="127.0.0.1", port=port, grace_s=grace_s)
-    servicer = new_draft_servicer(config, server)
-    draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)
-    server.start()
-    with channel(server.address) as calls:
-        draft = Draft(server.address, servicer, draft_pb2_grpc.DraftServiceStub(calls), server)
-        try:
-            yield draft
-        finally:
-            draft.stop()
-
-
-def new_draft_servicer(config: DraftServiceConfig, server: Server) -> DraftServicer:
     loaded = draft_service.load.load(config)
-    return DraftServicer(
+    servicer = DraftServicer(
         loaded,
         hidden=loaded.target.hidden_size,
         dtype=DTYPES[config.dtype],
         ttl_s=config.ticket_ttl_s,
         draining=server.draining,
     )
+    draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)
+    server.start()
+    with channel(server.address) as calls:
+        stub = draft_pb2_grpc.DraftServiceStub(calls)
+        draft = Draft(server.address, loaded.engine, servicer, stub, server)
+        try:
+            yield draft
+        finally:
+            draft.stop()
 
 
 @contextmanager
@@ -96,8 +96,9 @@ def serve_verify(draft: Path | None = DOMINO_SHIFT, **options: float) -> Iterato
     loaded.engine.start()
     server.start()
     with channel(server.address) as calls:
+        stub = verify_pb2_grpc.VerifyServiceStub(calls)
         try:
-            yield Verify(server.address, loaded.engine, verify_pb2_grpc.VerifyServiceStub(calls))
+            yield Verify(loaded.engine, links, servicer, stub)
         finally:
             server.grpc.stop(None).wait()
             loaded.engine.stop()

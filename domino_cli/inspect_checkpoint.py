@@ -1,52 +1,80 @@
-"""`domino-serve inspect`: what the services understand of a checkpoint, unloaded."""
+"""`domino-serve inspect`: what the services understand of a checkpoint, unloaded.
+
+Takes a folder with or without weights, a config.json alone, or a known name.
+"""
 
 import argparse
 import json
 import math
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from domino_cli.errors import UsageError
+from domino_cli.errors import CommandError, UsageError
 from domino_cli.models import resolve_model
-from serving.checkpoint import Checkpoint, CheckpointError
-from serving.draft_config import load_draft_config
-from serving.target_config import load_target_config
+from serving.checkpoint import Checkpoint
+from serving.draft_config import DraftConfig
+from serving.draft_format import DRAFT_FIELDS, is_draft, open_draft
+from serving.errors import CheckpointError
+from serving.plan import plan
+from serving.target_config import TargetConfig, open_target
 
 BITS = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "F16": 16, "BF16": 16, "BOOL": 8, "U8": 8}
-DRAFT_FIELDS = ("dflash_config", "projector_type")  # no target has them
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="folder or name of a model")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="folder, config.json or name")
     parser.add_argument("--target", metavar="MODEL", help="check a draft against this target")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
     try:
-        facts = inspect(args.checkpoint, args.target)
+        checkpoint, config = read(args.checkpoint, args.target)
+        facts = inspect(checkpoint, config, args.target)
     except CheckpointError as error:
-        raise UsageError(str(error)) from error
-    print(json.dumps(facts) if args.json else as_text(facts))
+        raise CommandError(str(error)) from error
+    print(json.dumps(facts) if args.json else as_text(facts, config))
     return 0
 
 
-def inspect(name: str, target_name: str | None) -> dict[str, Any]:
-    """What is understood, by section. Raises CheckpointError naming the field."""
-    checkpoint = Checkpoint(resolve_model(name))
-    is_draft = any(field in checkpoint.config for field in DRAFT_FIELDS)
-    if target_name is not None and not is_draft:
-        raise UsageError(
-            f"--target is for drafts, and {name} is a target: its config has neither "
-            f"{' nor '.join(DRAFT_FIELDS)}"
-        )
+def read(name: str, target_name: str | None) -> tuple[Checkpoint, TargetConfig | DraftConfig]:
+    """The checkpoint and its config. Raises CheckpointError naming what cannot be served."""
+    path = resolve(name)
+    if not is_draft(Checkpoint(path, weights=False)):
+        if target_name is not None:
+            raise UsageError(
+                f"--target is for drafts, and {name} is a target: its config has none of "
+                f"{', '.join(DRAFT_FIELDS)}"
+            )
+        return open_target(path, weights=False)
+    if target_name is None:
+        return open_draft(path, None, weights=False)
+    folder = resolve(target_name)
+    _, target = open_target(folder, weights=False)
+    return open_draft(path, target, tokenizer=folder, weights=False)
+
+
+def resolve(name: str) -> Path:
+    """As for the services, and a config file by itself."""
+    path = Path(name).expanduser()
+    return path if path.is_file() else resolve_model(name)
+
+
+def inspect(
+    checkpoint: Checkpoint, config: TargetConfig | DraftConfig, target_name: str | None
+) -> dict[str, Any]:
+    """What is understood, by section."""
+    draft: dict[str, Any] = {}
+    if isinstance(config, DraftConfig):
+        draft = {"checked_against": target_name, "max_draft_tokens": config.max_draft_tokens}
     return {
-        "kind": "draft" if is_draft else "target",
+        "kind": "draft" if draft else "target",
         "path": str(checkpoint.path),
         "content_hash": checkpoint.content_hash(),
         "tensors": tensor_facts(checkpoint),
-        "config": draft_facts(checkpoint, target_name) if is_draft else target_facts(checkpoint),
+        "config": draft | asdict(config),
     }
 
 
@@ -62,54 +90,21 @@ def tensor_facts(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def target_facts(checkpoint: Checkpoint) -> dict[str, Any]:
-    return asdict(load_target_config(checkpoint))
+def as_text(facts: dict[str, Any], config: TargetConfig | DraftConfig) -> str:
+    lines = [("sha256", facts["content_hash"]), ("weights", weights(facts["tensors"]))]
+    lines += plan(config)
+    if isinstance(config, DraftConfig):
+        lines.append(("checked", facts["config"]["checked_against"] or "without a target"))
+    lines += [("warning", warning) for warning in config.warnings]
+    head = f"{facts['kind']} checkpoint {facts['path']}"
+    return "\n".join([head, *(f"  {label:<12} {text}" for label, text in lines)])
 
 
-def draft_facts(checkpoint: Checkpoint, target_name: str | None) -> dict[str, Any]:
-    """The draft's config, checked against its target or, without one, against its own claims."""
-    if target_name is None:
-        layers, hidden, vocab = claimed_target(checkpoint)
-    else:
-        target = load_target_config(Checkpoint(resolve_model(target_name)))
-        layers, hidden, vocab = target.num_layers, target.hidden_size, target.vocab_size
-    config = load_draft_config(
-        checkpoint, target_layers=layers, target_hidden=hidden, target_vocab=vocab
-    )
-    return {"checked_against": target_name, **asdict(config)}
-
-
-def claimed_target(checkpoint: Checkpoint) -> tuple[int, int, int]:
-    """Layers, hidden size and vocabulary of the target as the draft's own config gives them."""
-    names = ("num_target_layers", "hidden_size", "vocab_size")
-    for name in names:
-        if not isinstance(checkpoint.config.get(name), int):
-            raise UsageError(f"{checkpoint.path}: {name} is absent; give the target with --target")
-    layers, hidden, vocab = (checkpoint.config[name] for name in names)
-    return layers, hidden, vocab
-
-
-def as_text(facts: dict[str, Any]) -> str:
-    tensors = facts["tensors"]
+def weights(tensors: dict[str, Any]) -> str:
+    if not tensors["count"]:
+        return "none here; only the config was read"
     dtypes = ", ".join(f"{count} {dtype}" for dtype, count in tensors["dtypes"].items())
-    lines = [
-        f"{facts['kind']} checkpoint {facts['path']}",
-        f"  {'sha256':<20} {facts['content_hash']}",
-        f"  {'tensors':<20} {tensors['count']} ({dtypes})",
-        f"  {'parameters':<20} {tensors['parameters']:,}",
-        f"  {'bytes':<20} {tensors['bytes']:,}",
-    ]
-    lines += [f"  {name:<20} {shown(value)}" for name, value in facts["config"].items()]
-    return "\n".join(lines)
-
-
-def shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {inner}" for name, inner in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(shown, value)) or "none"
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
+    return (
+        f"{tensors['count']} tensors ({dtypes}), {tensors['parameters']:,} parameters, "
+        f"{tensors['bytes']:,} bytes"
+    )

@@ -28,7 +28,8 @@ def resolve_model(name_or_path: str) -> Path:
     """
     path = Path(name_or_path).expanduser()
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        # A LoRA adapter has none; the loader says better what to do about it.
+        if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise UsageError(f"{name_or_path}: no config.json in it; give a checkpoint folder")
         return path
     if name_or_path in PACKAGED:

@@ -6,26 +6,21 @@ import uuid
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from domino_kernels.linear import Linear
 from domino_serve.v1 import draft_pb2, verify_pb2
 from draft_service.config import DraftServiceConfig
 from draft_service.engine import DraftEngine
 from draft_service.model import DraftModel
 from draft_service.rollout import make_samplers
 from draft_service.seats import Seats
-from serving.checkpoint import Checkpoint
+from draft_service.tables import read_tables
 from serving.contract import CONTRACT_VERSION
 from serving.device import open_device
-from serving.draft_config import load_draft_config
+from serving.draft_format import open_draft
 from serving.fingerprint import draft_fingerprint, target_fingerprint
-from serving.target_config import TargetConfig, load_target_config
+from serving.plan import log_plan
+from serving.target_config import open_target
 from serving.tensors import DTYPES
-
-# What a draft file may hold that this service does not read: the projection, which the verify
-# service runs, and constants that follow from config.json.
-LEFT_ALONE = ("fc.weight", "hidden_norm.weight", "rotary_emb.inv_freq", "t2d")
 
 log = logging.getLogger(__name__)
 
@@ -45,21 +40,20 @@ def load(config: DraftServiceConfig) -> Loaded:
     if config.threads:
         torch.set_num_threads(config.threads)
     dtype, device = DTYPES[config.dtype], open_device(config.device)
-    target, checkpoint = Checkpoint(config.target), Checkpoint(config.draft)
-    target_config = load_target_config(target)
-    draft_config = load_draft_config(
-        checkpoint,
-        target_layers=target_config.num_layers,
-        target_vocab=target_config.vocab_size,
-        target_hidden=target_config.hidden_size,
+    target, target_config = open_target(config.target)
+    checkpoint, draft_config = open_draft(config.draft, target_config, tokenizer=config.target)
+    log_plan(log, "draft", checkpoint.name, draft_config)
+    tables = read_tables(
+        draft_config, checkpoint, target_config, target, dtype=dtype, device=device
     )
-    log.info("draft %s: %s", checkpoint.name, draft_config)
-    embedding, lm_head = borrow(target, target_config, dtype=dtype, device=device)
     model = DraftModel(
-        draft_config, checkpoint, embedding, max_positions=draft_config.max_context, dtype=dtype
+        draft_config,
+        checkpoint,
+        tables.embedding,
+        max_positions=draft_config.max_context,
+        dtype=dtype,
     )
-    samplers = make_samplers(draft_config, checkpoint, lm_head, embedding, config.domino_candidates)
-    checkpoint.refuse_unread(known=LEFT_ALONE)
+    samplers = make_samplers(draft_config, checkpoint, tables, config.domino_candidates)
     pages = -(-config.kv_tokens // config.page_size)
     seats = Seats(
         pages=pages,
@@ -83,14 +77,3 @@ def load(config: DraftServiceConfig) -> Loaded:
             max_rows=config.max_rows,
         ),
     )
-
-
-def borrow(
-    checkpoint: Checkpoint, config: TargetConfig, *, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Linear]:
-    """The target's embedding [vocab, hidden] and head, which a DFlash draft uses as its own."""
-    shape = (config.vocab_size, config.hidden_size)
-    embedding = checkpoint.tensor("model.embed_tokens.weight", shape, dtype).to(device)
-    if config.tied_embeddings:
-        return embedding, Linear(embedding)
-    return embedding, Linear(checkpoint.tensor(config.lm_head_name, shape, dtype).to(device))

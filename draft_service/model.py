@@ -11,7 +11,11 @@ from torch.nn import functional as F
 from domino_kernels.attention import (
     Batch,
     PagedAttention,
+    Visibility,
     block_bidirectional,
+    causal,
+    sliding,
+    sliding_block,
     sliding_causal,
 )
 from domino_kernels.decoder import DecoderLayer, LayerShape, Read
@@ -19,7 +23,7 @@ from domino_kernels.norm import rms_norm
 from domino_kernels.paged_kv import PagedKV
 from domino_kernels.rope import RotaryTable
 from serving.checkpoint import Checkpoint
-from serving.draft_config import DraftConfig
+from serving.draft_config import DraftConfig, LayerAttention
 
 
 class DraftLayer(DecoderLayer):
@@ -27,7 +31,7 @@ class DraftLayer(DecoderLayer):
 
     def __init__(self, shape: LayerShape, read: Read) -> None:
         super().__init__(shape, read)
-        self._context_kv = self._fused(read, {"k": self._kv_size, "v": self._kv_size})
+        self._context_kv = self._fused_qkv(read, k=self._kv_size, v=self._kv_size)
 
     def store_context(
         self, rows: Tensor, batch: Batch, angles: tuple[Tensor, Tensor], kv: PagedKV, layer: int
@@ -38,7 +42,7 @@ class DraftLayer(DecoderLayer):
 
 
 class DraftModel:
-    """DFlash backbone; the embedding is the target's."""
+    """DFlash backbone; the embedding is the target's, or the draft's own where it has one."""
 
     def __init__(
         self,
@@ -57,9 +61,7 @@ class DraftModel:
             return checkpoint.tensor(name, shape, dtype).to(self.device)
 
         self._norm = read("norm.weight", (config.hidden_size,))
-        self._rotary = RotaryTable(
-            config.head_dim, config.rope_theta, max_positions, dtype, self.device
-        )
+        self._rotary = RotaryTable(config.head_dim, config.rope, max_positions, dtype, self.device)
         shape = _layer_shape(config)
         self._layers = [
             DraftLayer(shape, lambda name, size, i=i: read(f"layers.{i}.{name}", size))  # type: ignore[misc]
@@ -91,22 +93,20 @@ class DraftModel:
         The block's own KV goes to its slots P..P+B-1 and is overwritten by the next append.
         """
         attentions = {
-            window: PagedAttention(
+            rule: PagedAttention(
                 batch,
-                sliding_causal(window) if window else block_bidirectional,
+                visibility(rule),
                 heads=self.config.num_heads,
                 kv_heads=self.config.num_kv_heads,
                 head_dim=self.config.head_dim,
                 dtype=self.dtype,
             )
-            for window in set(self.config.sliding_windows)
+            for rule in set(self.config.attention)
         }
         angles = self._rotary.at(batch.positions)
         x = F.embedding(ids, self.embedding)
-        for i, (layer, window) in enumerate(
-            zip(self._layers, self.config.sliding_windows, strict=True)
-        ):
-            x = layer.forward(x, batch, angles, kv, i, attentions[window])
+        for i, (layer, rule) in enumerate(zip(self._layers, self.config.attention, strict=True)):
+            x = layer.forward(x, batch, angles, kv, i, attentions[rule])
         return rms_norm(x, self._norm, self.config.rms_norm_eps)
 
 
@@ -119,6 +119,16 @@ def _layer_shape(config: DraftConfig) -> LayerShape:
         head_dim=config.head_dim,
         eps=config.rms_norm_eps,
         qkv_bias=config.attention_bias,
-        output_bias=config.attention_bias,
-        qk_norm=True,
+        output_bias=config.output_bias,
+        mlp_bias=config.mlp_bias,
+        qk_norm=config.qk_norm,
     )
+
+
+def visibility(rule: LayerAttention) -> Visibility:
+    """What a block's queries see in a layer of this kind."""
+    if rule.window is None:
+        return causal if rule.causal else block_bidirectional
+    if not rule.window_moves:
+        return sliding_block(rule.window, causal=rule.causal)
+    return sliding_causal(rule.window) if rule.causal else sliding(rule.window)

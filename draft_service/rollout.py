@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from domino_kernels.linear import Linear
+from draft_service.tables import Tables
 from serving.checkpoint import Checkpoint
 from serving.draft_config import DraftConfig
 
@@ -18,14 +19,18 @@ Observer = Callable[[Tensor, Tensor], None]
 
 
 class DFlashSampler:
-    """Every proposal is the argmax of its own base logits; lowest id on ties."""
+    """Every proposal is the argmax of its own base logits; lowest id on ties.
 
-    def __init__(self, lm_head: Linear) -> None:
-        self._lm_head = lm_head
+    target_ids [rows of lm_head]: the target's id of each row, where the head has its own ids.
+    """
+
+    def __init__(self, lm_head: Linear, target_ids: Tensor | None = None) -> None:
+        self._lm_head, self._target_ids = lm_head, target_ids
 
     def propose(self, hidden: Tensor, current: Tensor) -> Tensor:
-        """hidden [batch, n, hidden], current [batch] (unused) -> ids [batch, n]."""
-        return self._lm_head(hidden).argmax(-1)
+        """hidden [batch, n, hidden], current [batch] (unused) -> the target's ids [batch, n]."""
+        best = self._lm_head(hidden).argmax(-1)
+        return best if self._target_ids is None else self._target_ids[best]
 
 
 class DominoSampler:
@@ -129,10 +134,11 @@ class _Pool:
 
 
 def make_samplers(
-    config: DraftConfig, checkpoint: Checkpoint, lm_head: Linear, embedding: Tensor, candidates: int
+    config: DraftConfig, checkpoint: Checkpoint, tables: Tables, candidates: int
 ) -> tuple[DFlashSampler, DominoSampler | None]:
     """The samplers this checkpoint can run: DFlash always, Domino when it has the head."""
-    dflash = DFlashSampler(lm_head)
+    embedding, lm_head = tables.embedding, tables.lm_head
+    dflash = DFlashSampler(lm_head, tables.target_ids)
     if config.domino is None:
         return dflash, None
     return dflash, DominoSampler(config, checkpoint, lm_head, embedding, candidates=candidates)

@@ -9,138 +9,130 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from serving.errors import StartError
+from serving.errors import CheckpointError
+from serving.json_file import read_json_object
+from serving.weight_files import (
+    StoredTensor,
+    check_index,
+    other_formats,
+    stored_tensors,
+    weight_files,
+)
 
 if TYPE_CHECKING:
     import torch
 
+__all__ = ["Checkpoint", "CheckpointError", "cache_dir"]
+
 CONFIG_FILE = "config.json"
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
+ADAPTER_FILE = "adapter_config.json"
 HASH_CACHE_FILE = "hashes.json"
-
-
-class CheckpointError(StartError):
-    """A checkpoint cannot be used; the message names the file, field or tensor and the remedy."""
+READ_BYTES = 1 << 24
+FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")
 
 
 class Checkpoint:
-    """A folder with config.json and one or several safetensors files."""
+    """A folder with config.json and one or several safetensors files.
 
-    def __init__(self, path: Path) -> None:
+    rename: stored name of a tensor -> the name it is asked for by.
+    weights=False: a folder without weights, or a config file alone, is taken as well.
+    """
+
+    def __init__(
+        self, path: Path, *, rename: Callable[[str], str] | None = None, weights: bool = True
+    ) -> None:
         self.path = path
         self.name = path.resolve().name
-        if not path.is_dir():
+        if not path.is_dir() and (weights or not path.is_file()):
             raise CheckpointError(f"{path}: no such folder; give the path of a checkpoint folder")
-        self.config = self._read_config()
-        self._files = self._list_files()
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._dtypes: dict[str, str] = {}
-        self._file_of: dict[str, Path] = {}
-        self._read: set[str] = set()
-        for file in self._files:
-            for name, entry in _read_header(file).items():
-                self._shapes[name] = tuple(entry["shape"])
-                self._dtypes[name] = entry["dtype"]
-                self._file_of[name] = file
+        if (path / ADAPTER_FILE).exists():
+            raise CheckpointError(
+                f"{path}: {ADAPTER_FILE} is there, and LoRA adapters cannot be served; "
+                "merge the adapter into its base model and give that folder"
+            )
+        self.config_file = path / CONFIG_FILE if path.is_dir() else path
+        self.config = read_json_object(self.config_file)
+        self._files = weight_files(path)
+        if not self._files and weights:
+            raise CheckpointError(f"{path}: no safetensors file; {_remedy(path)}")
+        self.tensors: dict[str, StoredTensor] = {}
+        self._take_tensors(rename or str)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every tensor, by name."""
-        return self._shapes
+        return {name: stored.shape for name, stored in self.tensors.items()}
 
     @property
     def dtypes(self) -> dict[str, str]:
         """Stored dtype of every tensor as safetensors spells it ("F32", "BF16"), by name."""
-        return self._dtypes
+        return {name: stored.dtype for name, stored in self.tensors.items()}
+
+    def may_have(self, name: str) -> bool:
+        """Whether a tensor is there; without any weights it may be."""
+        return not self.tensors or name in self.tensors
+
+    def require(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        """Where a tensor is. Raises CheckpointError when it is missing or of another shape."""
+        stored = self.tensors.get(name)
+        if stored is None:
+            raise CheckpointError(f"{self.path}: tensor {name} is missing (expected shape {shape})")
+        if stored.shape != shape:
+            raise CheckpointError(
+                f"{self.path}: tensor {stored.name} has shape {stored.shape}, expected {shape}"
+            )
+        return stored
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """One tensor in `dtype`. Raises CheckpointError when it is missing or of another shape."""
+        """One tensor in `dtype`. Raises CheckpointError when it is missing or of another kind."""
         from safetensors import safe_open
 
-        if name not in self._shapes:
-            raise CheckpointError(f"{self.path}: tensor {name} is missing (expected shape {shape})")
-        if self._shapes[name] != shape:
+        stored = self.require(name, shape)
+        if dtype.is_floating_point and stored.dtype not in FLOAT_DTYPES:
             raise CheckpointError(
-                f"{self.path}: tensor {name} has shape {self._shapes[name]}, expected {shape}"
+                f"{self.path}: tensor {stored.name} is stored as {stored.dtype}, and quantised "
+                f"weights cannot be served; use a checkpoint in {', '.join(FLOAT_DTYPES)}"
             )
-        self._read.add(name)
-        with safe_open(self._file_of[name], framework="pt") as file:
-            return file.get_tensor(name).to(dtype)  # type: ignore[no-any-return]
+        with safe_open(stored.file, framework="pt") as file:
+            return file.get_tensor(stored.name).to(dtype)  # type: ignore[no-any-return]
 
-    def refuse_unread(self, known: Iterable[str]) -> None:
-        """Raises CheckpointError naming every tensor that was not read, `known` ones apart.
-
-        Such a tensor is a part of the model that would be missing without any sign. `known` are
-        the last parts of names.
-        """
-        endings = tuple(known)
-        unread = [name for name in self._shapes if name not in self._read]
-        if unknown := sorted(name for name in unread if not name.endswith(endings)):
-            shown = ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
-            raise CheckpointError(
-                f"{self.path}: {len(unknown)} unknown tensors: {shown}; "
-                "this format and its config.json have no place for them"
-            )
+    def digest(self, name: str) -> str:
+        """sha256 of a tensor's stored bytes."""
+        stored = self.tensors[name]
+        digest = hashlib.sha256()
+        with stored.file.open("rb") as stream:
+            stream.seek(stored.start)
+            while left := stored.end - stream.tell():
+                digest.update(stream.read(min(left, READ_BYTES)))
+        return digest.hexdigest()
 
     def content_hash(self) -> str:
         """sha256 over config.json and weight files; file hashes cached by path, size and mtime."""
         digest = hashlib.sha256()
-        for file in [self.path / CONFIG_FILE, *self._files]:
+        for file in [self.config_file, *self._files]:
             digest.update(f"{file.name}:{_file_hash(file)}\n".encode())
         return digest.hexdigest()
 
-    def _read_config(self) -> dict[str, Any]:
-        file = self.path / CONFIG_FILE
-        try:
-            config = json.loads(file.read_text())
-        except FileNotFoundError:
-            raise CheckpointError(f"{self.path}: {CONFIG_FILE} is missing") from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{file}: not valid JSON ({error})") from None
-        if not isinstance(config, dict):
-            raise CheckpointError(f"{file}: expected a JSON object")
-        return config
-
-    def _list_files(self) -> list[Path]:
-        index, single = self.path / INDEX_FILE, self.path / SINGLE_FILE
-        if index.exists():
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-            files = [self.path / name for name in names]
-        elif single.exists():
-            files = [single]
-        else:
-            files = sorted(self.path.glob("*.safetensors"))
-        if not files:
-            raise CheckpointError(f"{self.path}: no safetensors file (other formats are not read)")
-        for file in files:
-            if not file.exists():
-                raise CheckpointError(f"{index}: names {file.name}, which is missing")
-        return files
+    def _take_tensors(self, rename: Callable[[str], str]) -> None:
+        stored = stored_tensors(self._files)
+        check_index(self.path, stored)
+        for tensor in stored.values():
+            name = rename(tensor.name)
+            if name in self.tensors:
+                raise CheckpointError(
+                    f"{self.path}: tensors {self.tensors[name].name} and {tensor.name} both mean "
+                    f"{name}; keep one of them"
+                )
+            self.tensors[name] = tensor
 
 
-def _read_header(file: Path) -> dict[str, Any]:
-    """Header of a safetensors file (8 bytes of length, then JSON), checked against its size."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise CheckpointError(f"{file}: truncated (header of {length} bytes, file of {size})")
-        try:
-            header = json.loads(stream.read(length))
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            raise CheckpointError(f"{file}: not a safetensors file (unreadable header)") from None
-    header.pop("__metadata__", None)
-    end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    if 8 + length + end != size:
-        raise CheckpointError(
-            f"{file}: truncated or damaged ({size} bytes, header promises {8 + length + end})"
-        )
-    return dict(header)
+def _remedy(path: Path) -> str:
+    others = other_formats(path)
+    return f"convert {', '.join(others)} to safetensors" if others else "download the weights"
 
 
 def cache_dir() -> Path:

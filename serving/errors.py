@@ -17,6 +17,10 @@ class StartError(Exception):
     """The process cannot start; shown as one line, exit code 1."""
 
 
+class CheckpointError(StartError):
+    """A checkpoint cannot be used; the message names the file, field or tensor and the remedy."""
+
+
 class ServingError(Exception):
     """A call failed. `fields` names the attributes that travel as ErrorInfo metadata."""
 

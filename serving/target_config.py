@@ -5,79 +5,102 @@ from pathlib import Path
 from typing import Any
 
 from serving.checkpoint import Checkpoint
+from serving.decoder_config import DecoderConfig, Defaults, read_decoder
+from serving.errors import CheckpointError
 from serving.fields import Fields
+from serving.json_file import read_json_object
+from serving.target_refusals import refuse_sliding, refuse_unsupported
+from serving.tensor_names import Shape, check_tensors, layer_tensors
 
-MODEL_TYPES = ("llama", "qwen2", "qwen3")
-UNSUPPORTED = ("quantization_config", "num_experts", "num_local_experts", "vision_config")
-MAX_CONTEXT_DEFAULT = 32768
+# transformers' own defaults for what old files leave out.
+DEFAULTS = {
+    "llama": Defaults(max_positions=2048, rope_theta=10000.0),
+    "qwen2": Defaults(max_positions=32768),
+    "qwen3": Defaults(max_positions=32768, head_dim=128),
+}
+EMBEDDING, LM_HEAD = "model.embed_tokens.weight", "lm_head.weight"
+GENERATION_FILE = "generation_config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetConfig:
+class TargetConfig(DecoderConfig):
     """Shapes and constants of a target model."""
 
     model_type: str
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
-    max_context: int
     tied_embeddings: bool
-    attention_bias: bool
-    output_bias: bool
-    qk_norm: bool
     eos_token_ids: tuple[int, ...]
 
     @property
     def lm_head_name(self) -> str:
         """Name of the output projection's tensor."""
-        return "model.embed_tokens.weight" if self.tied_embeddings else "lm_head.weight"
+        return EMBEDDING if self.tied_embeddings else LM_HEAD
+
+
+def open_target(path: Path, *, weights: bool = True) -> tuple[Checkpoint, TargetConfig]:
+    """A target whose config and tensors fit; raises CheckpointError naming what does not.
+
+    weights=False takes a config without weights as well.
+    """
+    checkpoint = Checkpoint(path, weights=weights)
+    config = load_target_config(checkpoint)
+    if checkpoint.tensors:
+        check_tensors(checkpoint, target_tensors(config), _tied_copy(config, checkpoint))
+    return checkpoint, config
 
 
 def load_target_config(checkpoint: Checkpoint) -> TargetConfig:
     """Reads and checks the config; raises CheckpointError naming the field and the value."""
-    fields = Fields(checkpoint.path / "config.json", checkpoint.config)
-    model_type = fields.choice("model_type", MODEL_TYPES)
-    for name in UNSUPPORTED:
-        if fields.get(name) is not None:
-            raise fields.refuse(name, fields.get(name), "such checkpoints cannot be served")
-    if fields.get("use_sliding_window"):
-        raise fields.refuse("use_sliding_window", True, "sliding targets cannot be served")
-    fields.choice("hidden_act", ("silu",), "silu")
-    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    bias = model_type == "qwen2" or fields.boolean("attention_bias", False)
+    fields = Fields(checkpoint.config_file, checkpoint.config)
+    refuse_unsupported(fields)
+    kind = fields.choice("model_type", tuple(DEFAULTS))
+    sizes = read_decoder(fields, DEFAULTS[kind])
+    refuse_sliding(fields, sizes["num_layers"])
+    bias = kind == "qwen2" or fields.boolean("attention_bias", False)
     return TargetConfig(
-        model_type=model_type,
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers"),
-        num_heads=heads,
-        num_kv_heads=fields.integer("num_key_value_heads", heads),
-        head_dim=fields.integer("head_dim", hidden // heads),
-        rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rope_theta=fields.rope_theta(),
-        max_context=fields.integer("max_position_embeddings", MAX_CONTEXT_DEFAULT),
-        tied_embeddings=fields.boolean("tie_word_embeddings", False),
+        **sizes,
+        model_type=kind,
         attention_bias=bias,
-        output_bias=bias and model_type != "qwen2",
-        qk_norm=model_type == "qwen3",
-        eos_token_ids=_eos_token_ids(fields, checkpoint.path),
+        output_bias=bias and kind != "qwen2",
+        mlp_bias=kind == "llama" and fields.boolean("mlp_bias", False),
+        qk_norm=kind == "qwen3",
+        tied_embeddings=fields.boolean("tie_word_embeddings", False),
+        eos_token_ids=_eos_token_ids(fields, checkpoint.path, sizes["vocab_size"]),
+        warnings=tuple(fields.warnings),
     )
 
 
-def _eos_token_ids(fields: Fields, path: Path) -> tuple[int, ...]:
+def target_tensors(config: TargetConfig) -> dict[str, Shape]:
+    """Every tensor of the model by name."""
+    table = (config.vocab_size, config.hidden_size)
+    found: dict[str, Shape] = {EMBEDDING: table, "model.norm.weight": (config.hidden_size,)}
+    for layer in range(config.num_layers):
+        found |= layer_tensors(f"model.layers.{layer}.", config)
+    return found | {config.lm_head_name: table}
+
+
+def _tied_copy(config: TargetConfig, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """A head that a tied checkpoint stores as well; refused when it is not the embedding."""
+    if not config.tied_embeddings or LM_HEAD not in checkpoint.tensors:
+        return ()
+    embedding, head = checkpoint.tensors[EMBEDDING], checkpoint.tensors[LM_HEAD]
+    if embedding.shape != head.shape or checkpoint.digest(EMBEDDING) != checkpoint.digest(LM_HEAD):
+        raise CheckpointError(
+            f"{checkpoint.path}: tie_word_embeddings is true, but {LM_HEAD} is not the embedding; "
+            "set it to false or remove the tensor"
+        )
+    return (LM_HEAD,)
+
+
+def _eos_token_ids(fields: Fields, path: Path, vocab: int) -> tuple[int, ...]:
     """generation_config.json's ids win over config.json's, as in transformers."""
+    file = path / GENERATION_FILE
+    if file.exists():
+        generation = Fields(file, read_json_object(file))
+        if generation.get("eos_token_id") is not None:
+            fields = generation
     value: Any = fields.get("eos_token_id")
-    generation = path / "generation_config.json"
-    if generation.exists():
-        value = Fields.from_file(generation).get("eos_token_id") or value
     ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
-        raise fields.refuse("eos_token_id", value, "must be an id or a list of ids")
-    return tuple(ids)
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
+            raise fields.refuse("eos_token_id", value, f"must be ids of the {vocab} known ones")
+    return tuple(dict.fromkeys(ids))

@@ -1,6 +1,7 @@
 """Tiny random checkpoints, written by transformers, which is also their oracle."""
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,37 @@ SHAPE = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+ORIGINAL = {"original_max_position_embeddings": 64}
 FAMILIES: dict[str, Any] = {
     "llama": lambda: LlamaConfig(**SHAPE, rope_theta=5e5, tie_word_embeddings=True),
     "llama_bias": lambda: LlamaConfig(**SHAPE, attention_bias=True, head_dim=12),
     "qwen2": lambda: Qwen2Config(**SHAPE, tie_word_embeddings=False),
     "qwen3": lambda: Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=False),
+    "qwen3_bias": lambda: Qwen3Config(**SHAPE, attention_bias=True, tie_word_embeddings=True),
+    "llama_mlp_bias": lambda: LlamaConfig(**SHAPE, mlp_bias=True),
+    "llama_linear": lambda: LlamaConfig(**SHAPE, rope_scaling=scaling("linear")),
+    "llama_dynamic": lambda: LlamaConfig(**SHAPE, rope_scaling=scaling("dynamic")),
+    "llama_llama3": lambda: LlamaConfig(
+        **SHAPE,
+        rope_theta=5e5,
+        rope_scaling=scaling("llama3", low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL),
+    ),
+    "qwen2_yarn": lambda: Qwen2Config(**SHAPE, rope_scaling=scaling("yarn", **ORIGINAL)),
+    "qwen3_yarn": lambda: Qwen3Config(
+        **SHAPE,
+        rope_parameters=scaling("yarn", rope_theta=1e6, beta_fast=16.0, truncate=False, **ORIGINAL),
+    ),
 }
+
+
+def scaling(kind: str, **parameters: Any) -> dict[str, Any]:
+    """A scaling of the rotary embedding by 4, from 64 positions to the 256 of SHAPE."""
+    return {"rope_type": kind, "factor": 4.0} | parameters
 
 
 def write_target(family: str, folder: Path) -> Any:
     """Saves a random model of the family in `folder`; returns transformers' float32 model."""
-    torch.manual_seed(sorted(FAMILIES).index(family))
+    torch.manual_seed(zlib.crc32(family.encode()))
     model = AutoModelForCausalLM.from_config(FAMILIES[family](), dtype=torch.float32)
     for name, parameter in model.named_parameters():
         if "norm" in name or "bias" in name:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from domino_serve.v1 import verify_pb2
-from serving.checkpoint import Checkpoint
 from serving.device import open_device
-from serving.draft_config import DraftConfig, load_draft_config
+from serving.draft_config import DraftConfig
+from serving.draft_format import open_draft
 from serving.fingerprint import draft_fingerprint, target_fingerprint
 from serving.options import OptionError
-from serving.target_config import load_target_config
+from serving.plan import log_plan
+from serving.target_config import open_target
 from serving.tensors import DTYPES
 from verify_service.config import VerifyConfig
 from verify_service.drafting import Drafting
@@ -40,9 +41,8 @@ def load(config: VerifyConfig) -> Loaded:
     if config.threads:
         torch.set_num_threads(config.threads)
     dtype, device = DTYPES[config.dtype], open_device(config.device)
-    checkpoint = Checkpoint(config.target)
-    target_config = load_target_config(checkpoint)
-    log.info("target %s: %s", checkpoint.name, target_config)
+    checkpoint, target_config = open_target(config.target)
+    log_plan(log, "target", checkpoint.name, target_config)
     draft, projection = None, None
     info = verify_pb2.GetTargetResponse(
         target=target_fingerprint(checkpoint, target_config, config.dtype),
@@ -51,14 +51,8 @@ def load(config: VerifyConfig) -> Loaded:
         eos_token_ids=target_config.eos_token_ids,
     )
     if config.draft:
-        draft_checkpoint = Checkpoint(config.draft)
-        draft = load_draft_config(
-            draft_checkpoint,
-            target_layers=target_config.num_layers,
-            target_vocab=target_config.vocab_size,
-            target_hidden=target_config.hidden_size,
-        )
-        log.info("draft %s: %s", draft_checkpoint.name, draft)
+        draft_checkpoint, draft = open_draft(config.draft, target_config, tokenizer=config.target)
+        log_plan(log, "draft", draft_checkpoint.name, draft)
         projection = FeatureProjection(draft, draft_checkpoint, dtype=dtype, device=device)
         info.draft.CopyFrom(draft_fingerprint(draft_checkpoint, draft))
         info.default_draft_tokens = _width(config, draft) - 1

@@ -39,9 +39,7 @@ class Target:
         self._embedding = read("model.embed_tokens.weight", table)
         self._norm = read("model.norm.weight", (config.hidden_size,))
         self._lm_head = Linear(read(config.lm_head_name, table))
-        self._rotary = RotaryTable(
-            config.head_dim, config.rope_theta, config.max_context, dtype, device
-        )
+        self._rotary = RotaryTable(config.head_dim, config.rope, config.max_context, dtype, device)
         shape = _layer_shape(config)
         self._layers = [
             DecoderLayer(shape, lambda name, size, i=i: read(f"model.layers.{i}.{name}", size))  # type: ignore[misc]
@@ -100,5 +98,6 @@ def _layer_shape(config: TargetConfig) -> LayerShape:
         eps=config.rms_norm_eps,
         qkv_bias=config.attention_bias,
         output_bias=config.output_bias,
+        mlp_bias=config.mlp_bias,
         qk_norm=config.qk_norm,
     )

@@ -54,6 +54,21 @@ def sliding_causal(window: int) -> Visibility:
     return lambda query, key: (key <= query) & (key > query - window)
 
 
+def sliding(window: int) -> Visibility:
+    """At most `window` positions back, the query's own included, and everything after."""
+    return lambda query, key: key > query - window
+
+
+def sliding_block(window: int, *, causal: bool) -> Visibility:
+    """From `window` positions before the span's first query on, for all of its queries alike."""
+
+    def visible(query: Tensor, key: Tensor) -> Tensor:
+        seen = (key >= query[:1] - window).expand(len(query), -1)
+        return seen & (key <= query) if causal else seen
+
+    return visible
+
+
 class Batch:
     """Positions, page slots and row ranges of the spans of one forward pass."""
 

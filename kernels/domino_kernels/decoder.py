@@ -28,6 +28,7 @@ class LayerShape:
     eps: float
     qkv_bias: bool
     output_bias: bool
+    mlp_bias: bool
     qk_norm: bool
 
 
@@ -40,18 +41,14 @@ class DecoderLayer:
         self._q_size, self._kv_size = s.heads * s.head_dim, s.kv_heads * s.head_dim
         self._norm1 = read("input_layernorm.weight", (s.hidden,))
         self._norm2 = read("post_attention_layernorm.weight", (s.hidden,))
-        self._qkv = self._fused(read, {"q": self._q_size, "k": self._kv_size, "v": self._kv_size})
-        self._o = Linear(
-            read("self_attn.o_proj.weight", (s.hidden, self._q_size)),
-            read("self_attn.o_proj.bias", (s.hidden,)) if s.output_bias else None,
-        )
+        self._qkv = self._fused_qkv(read, q=self._q_size, k=self._kv_size, v=self._kv_size)
+        self._o = fused(read, {"self_attn.o_proj": s.hidden}, self._q_size, bias=s.output_bias)
         if s.qk_norm:
             self._q_norm = read("self_attn.q_norm.weight", (s.head_dim,))
             self._k_norm = read("self_attn.k_norm.weight", (s.head_dim,))
-        wide = (s.intermediate, s.hidden)
-        gate, up = read("mlp.gate_proj.weight", wide), read("mlp.up_proj.weight", wide)
-        self._gate_up = Linear(torch.cat((gate, up)))
-        self._down = Linear(read("mlp.down_proj.weight", (s.hidden, s.intermediate)))
+        wide = {"mlp.gate_proj": s.intermediate, "mlp.up_proj": s.intermediate}
+        self._gate_up = fused(read, wide, s.hidden, bias=s.mlp_bias)
+        self._down = fused(read, {"mlp.down_proj": s.hidden}, s.intermediate, bias=s.mlp_bias)
 
     def forward(
         self,
@@ -83,11 +80,18 @@ class DecoderLayer:
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(len(x), -1, self.shape.head_dim)
 
-    def _fused(self, read: Read, sizes: dict[str, int]) -> Linear:
-        """One linear layer for several projections of the same input."""
-        hidden = self.shape.hidden
-        weights = [read(f"self_attn.{p}_proj.weight", (n, hidden)) for p, n in sizes.items()]
-        if not self.shape.qkv_bias:
-            return Linear(torch.cat(weights))
-        biases = [read(f"self_attn.{p}_proj.bias", (n,)) for p, n in sizes.items()]
-        return Linear(torch.cat(weights), torch.cat(biases))
+    def _fused_qkv(self, read: Read, **sizes: int) -> Linear:
+        """One linear layer for several projections of the attention's input."""
+        names = {f"self_attn.{name}_proj": size for name, size in sizes.items()}
+        return fused(read, names, self.shape.hidden, bias=self.shape.qkv_bias)
+
+
+def fused(read: Read, sizes: dict[str, int], width: int, *, bias: bool) -> Linear:
+    """One linear layer [sum of sizes, width] for several projections of the same input."""
+    weights = [read(f"{name}.weight", (size, width)) for name, size in sizes.items()]
+    if not bias:
+        return Linear(torch.cat(weights))
+    return Linear(
+        torch.cat(weights),
+        torch.cat([read(f"{name}.bias", (size,)) for name, size in sizes.items()]),
+    )

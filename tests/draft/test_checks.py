@@ -6,18 +6,17 @@ from domino_serve.v1 import draft_pb2 as pb
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.checks import Refusal, check_step
 from draft_service.seats import Session
-from serving.checkpoint import Checkpoint
-from serving.draft_config import DraftConfig, load_draft_config
-from tests.recorded_models import BLOCK, DOMINO_NOSHIFT, DOMINO_SHIFT, HIDDEN, VOCAB
+from serving.draft_config import DraftConfig
+from serving.draft_format import open_draft
+from serving.target_config import open_target
+from tests.recorded_models import BLOCK, DOMINO_NOSHIFT, DOMINO_SHIFT, TARGET, VOCAB
 
 CONTEXT, LAST_STEP, KV_LEN, LIMIT = 7, 4, 20, 40
 
 
 def config(shift: bool = True) -> DraftConfig:
     folder = DOMINO_SHIFT if shift else DOMINO_NOSHIFT
-    return load_draft_config(
-        Checkpoint(folder), target_layers=6, target_vocab=VOCAB, target_hidden=HIDDEN
-    )
+    return open_draft(folder, open_target(TARGET)[1])[1]
 
 
 def session() -> Session:

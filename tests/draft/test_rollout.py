@@ -1,6 +1,6 @@
 """Samplers against a plain loop over torch.nn modules in float64, and the rule for ties."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from domino_kernels.attention import Batch, Span
 from domino_kernels.linear import Linear
 from draft_service.config import DraftServiceConfig
-from draft_service.load import borrow, load
+from draft_service.load import load
 from draft_service.model import DraftModel
 from draft_service.rollout import DFlashSampler, make_samplers
+from draft_service.tables import Tables, read_tables
 from serving.checkpoint import Checkpoint
-from serving.draft_config import DraftConfig, load_draft_config
-from serving.target_config import load_target_config
+from serving.draft_config import DraftConfig
+from serving.draft_format import open_draft
+from serving.target_config import open_target
 from tests.draft.exchange import Peer, ids, random_rows, step
 from tests.recorded_models import BLOCK, DOMINO_NOSHIFT, DOMINO_SHIFT, HIDDEN, TARGET, VOCAB
 
@@ -31,22 +33,21 @@ class Parts:
 
     config: DraftConfig
     checkpoint: Checkpoint
-    embedding: Tensor
-    lm_head: Linear
+    tables: Tables
 
 
 @cache
 def parts(folder: Path) -> Parts:
-    target, draft = Checkpoint(TARGET), Checkpoint(folder)
-    config = load_draft_config(draft, target_layers=6, target_vocab=VOCAB, target_hidden=HIDDEN)
+    target, sizes = open_target(TARGET)
+    draft, config = open_draft(folder, sizes)
     cpu = torch.device("cpu")
-    embedding, lm_head = borrow(target, load_target_config(target), dtype=torch.float32, device=cpu)
-    return Parts(config, draft, embedding, lm_head)
+    tables = read_tables(config, draft, sizes, target, dtype=torch.float32, device=cpu)
+    return Parts(config, draft, tables)
 
 
 def propose(folder: Path, hidden: Tensor, current: Tensor, candidates: int) -> list[list[int]]:
     p = parts(folder)
-    samplers = make_samplers(p.config, p.checkpoint, p.lm_head, p.embedding, candidates)
+    samplers = make_samplers(p.config, p.checkpoint, p.tables, candidates)
     assert samplers[1] is not None
     with torch.inference_mode():
         proposed: list[list[int]] = samplers[1].propose(hidden, current).tolist()
@@ -97,7 +98,11 @@ def test_domino_equals_a_plain_loop(candidates: int, length: int) -> None:
 def test_the_correction_matters() -> None:
     """Without a case that the correction changes, the loop above could be base logits alone."""
     hidden = torch.randn(BATCH, BLOCK, HIDDEN, generator=torch.Generator().manual_seed(BLOCK))
-    base = DFlashSampler(parts(DOMINO_SHIFT).lm_head).propose(hidden, torch.zeros(BATCH)).tolist()
+    base = (
+        DFlashSampler(parts(DOMINO_SHIFT).tables.lm_head)
+        .propose(hidden, torch.zeros(BATCH))
+        .tolist()
+    )
     domino = propose(DOMINO_SHIFT, hidden, torch.zeros(BATCH, dtype=torch.long), 0)
     assert [row[0] for row in domino] == [row[0] for row in base]
     assert domino != base
@@ -108,7 +113,9 @@ def test_the_engine_drafts_from_the_rows_its_label_says(label: str) -> None:
     """Row j predicts token j + 1 with shifted labels, token j without; off by one is no error."""
     folder, rows, current = FOLDERS[label], random_rows(11, seed=3), 42
     p = parts(folder)
-    model = DraftModel(p.config, p.checkpoint, p.embedding, max_positions=64, dtype=torch.float32)
+    model = DraftModel(
+        p.config, p.checkpoint, p.tables.embedding, max_positions=64, dtype=torch.float32
+    )
     kv = model.new_kv(2, 16)
     block = torch.full((BLOCK,), p.config.mask_token_id)
     block[0] = current
@@ -134,7 +141,7 @@ def test_dflash_takes_each_rows_best() -> None:
     """DFlash is the arm that Domino is measured against."""
     hidden = torch.randn(BATCH, BLOCK, HIDDEN, generator=torch.Generator().manual_seed(1))
     expected = (hidden.double() @ double(TARGET, "lm_head.weight").T).argmax(-1)
-    sampler = DFlashSampler(parts(DOMINO_SHIFT).lm_head)
+    sampler = DFlashSampler(parts(DOMINO_SHIFT).tables.lm_head)
     assert sampler.propose(hidden, torch.zeros(BATCH)).equal(expected)
 
 
@@ -145,8 +152,8 @@ def test_ties_take_the_lowest_id(tmp_path: Path, candidates: int) -> None:
     without_correction = Checkpoint(copy_without_correction(DOMINO_SHIFT, tmp_path))
     head = torch.zeros(VOCAB, HIDDEN)
     head[[40, 7, 255]] = 1.0  # these score alike, and best
-    lm_head, current = Linear(head), torch.zeros(BATCH, dtype=torch.long)
-    samplers = make_samplers(p.config, without_correction, lm_head, p.embedding, candidates)
+    tables, current = replace(p.tables, lm_head=Linear(head)), torch.zeros(BATCH, dtype=torch.long)
+    samplers = make_samplers(p.config, without_correction, tables, candidates)
     for sampler in samplers:
         assert sampler is not None
         proposals = sampler.propose(torch.ones(BATCH, BLOCK, HIDDEN), current)

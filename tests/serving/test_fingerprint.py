@@ -6,25 +6,19 @@ from typing import Any
 import pytest
 
 from domino_serve.v1 import verify_pb2 as pb
-from serving.checkpoint import Checkpoint
-from serving.draft_config import load_draft_config
+from serving.draft_format import open_draft
 from serving.errors import Mismatch
 from serving.fingerprint import draft_fingerprint, require_equal, target_fingerprint
-from serving.target_config import load_target_config
-from tests.recorded_models import DOMINO_SHIFT, HIDDEN, TARGET, VOCAB
+from serving.target_config import open_target
+from tests.recorded_models import DOMINO_SHIFT, TARGET
 
 
 def target() -> pb.TargetFingerprint:
-    checkpoint = Checkpoint(TARGET)
-    return target_fingerprint(checkpoint, load_target_config(checkpoint), "float32")
+    return target_fingerprint(*open_target(TARGET), "float32")
 
 
 def draft() -> pb.DraftFingerprint:
-    checkpoint = Checkpoint(DOMINO_SHIFT)
-    config = load_draft_config(
-        checkpoint, target_layers=6, target_vocab=VOCAB, target_hidden=HIDDEN
-    )
-    return draft_fingerprint(checkpoint, config)
+    return draft_fingerprint(*open_draft(DOMINO_SHIFT, open_target(TARGET)[1]))
 
 
 def changed(value: object) -> object:

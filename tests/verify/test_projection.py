@@ -3,18 +3,15 @@
 import torch
 from torch import nn
 
-from serving.checkpoint import Checkpoint
-from serving.draft_config import load_draft_config
-from tests.recorded_models import DOMINO_SHIFT, HIDDEN, VOCAB
+from serving.draft_format import open_draft
+from serving.target_config import open_target
+from tests.recorded_models import DOMINO_SHIFT, HIDDEN, TARGET
 from verify_service.projection import FeatureProjection
 
 
 def test_rows_are_the_normed_projection_of_the_taps_in_order() -> None:
     """Taps in another order or another epsilon cost acceptance without any error."""
-    checkpoint = Checkpoint(DOMINO_SHIFT)
-    config = load_draft_config(
-        checkpoint, target_layers=6, target_vocab=VOCAB, target_hidden=HIDDEN
-    )
+    checkpoint, config = open_draft(DOMINO_SHIFT, open_target(TARGET)[1])
     projection = FeatureProjection(
         config, checkpoint, dtype=torch.float32, device=torch.device("cpu")
     )

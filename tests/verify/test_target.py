@@ -8,13 +8,13 @@ import torch
 
 from domino_cli.in_process import collect
 from domino_kernels.attention import Batch, Span
-from serving.checkpoint import Checkpoint
-from serving.target_config import load_target_config
+from serving.target_config import open_target
 from tests.engines import engines
 from tests.tiny_models import FAMILIES, VOCAB, write_target
 from verify_service.target import Target
 
 CPU = torch.device("cpu")
+LENGTH = 240  # scaled rotary embeddings were made for 64 positions and extended to 256
 
 
 @pytest.fixture(scope="module", params=sorted(FAMILIES))
@@ -27,19 +27,21 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_logits_and_taps_equal_transformers(model: tuple[Path, Any]) -> None:
     """Bias, qk-norm, tied head or rope read wrongly shift logits; a wrong tap costs acceptance."""
     folder, oracle = model
-    checkpoint = Checkpoint(folder)
-    config = load_target_config(checkpoint)
+    checkpoint, config = open_target(folder)
     layers = tuple(range(config.num_layers))
     target = Target(config, checkpoint, dtype=torch.float32, device=CPU, taps=layers)
-    ids = torch.randint(0, VOCAB, (40,), generator=torch.Generator().manual_seed(3))
-    kv = target.new_kv(4, 16)
+    ids = torch.randint(0, VOCAB, (LENGTH,), generator=torch.Generator().manual_seed(3))
+    pages = range(LENGTH // 16)
+    kv = target.new_kv(len(pages), 16)
     with torch.inference_mode():
-        x, taps = target.forward(ids, Batch([Span(start=0, count=40, pages=range(4))], 16, CPU), kv)
+        x, taps = target.forward(
+            ids, Batch([Span(start=0, count=LENGTH, pages=pages)], 16, CPU), kv
+        )
         expected = oracle(ids[None], output_hidden_states=True)
     torch.testing.assert_close(target.logits(x), expected.logits[0], atol=1e-4, rtol=1e-5)
     for layer in layers[:-1]:
         torch.testing.assert_close(
-            taps[layer], expected.hidden_states[layer + 1][0], atol=1e-4, rtol=1e-5
+            taps[layer], expected.hidden_states[layer + 1][0], atol=1e-3, rtol=1e-5
         )
 
 

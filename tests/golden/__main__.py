@@ -1,7 +1,7 @@
 """`python -m tests.golden DIR...`: runs fixture folders through the project's code.
 
-Prints one JSON line per compared tensor and `compared N of M required`; exit code 1 when a tensor
-differs or is missing.
+Prints one JSON line per compared tensor or loaded config and `compared N of M required`; exit code
+1 when a tensor differs or is missing, or a config has the wrong verdict.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from tests.golden.compare import compare, rules_for
 from tests.golden.fixture import Fixture
 from tests.golden.run_forward import run_draft, run_rollout, run_target
 from tests.golden.run_generate import run_generate
+from tests.golden.run_loader import MANIFEST, run_loader
 from tests.golden.run_sampling import run_sampling
 
 RUNNERS: dict[str, Callable[[Fixture], dict[str, Tensor]]] = {
@@ -26,13 +27,17 @@ RUNNERS: dict[str, Callable[[Fixture], dict[str, Tensor]]] = {
     "generate": run_generate,
     "sampling": run_sampling,
 }
+LOADER = "loader"  # its fixture has no tensors, but verdicts
+NEEDS = (*RUNNERS, LOADER)
 
 
 def run_folder(folder: Path, needs: set[str]) -> list[dict[str, Any]] | None:
-    """Verdicts of one folder's required tensors; None when it is not among what is asked."""
+    """Verdicts of one folder's required tensors or configs; None when it is not asked for."""
     rules = rules_for(folder.resolve())
     if rules is None or rules.needs not in needs:
         return None
+    if rules.needs == LOADER:
+        return [{"fixture": folder.name} | verdict for verdict in run_loader(folder.resolve())]
     fixture = Fixture(folder.resolve())
     ours = RUNNERS[rules.needs](fixture)
     return [
@@ -44,7 +49,8 @@ def run_folder(folder: Path, needs: set[str]) -> list[dict[str, Any]] | None:
 
 def fixture_folders(folders: list[Path]) -> list[Path]:
     """The given folders that hold recordings, and such folders right below them."""
-    found = {p.parent for folder in folders for p in folder.rglob("expected.safetensors")}
+    files = ("expected.safetensors", MANIFEST)
+    found = {p.parent for folder in folders for file in files for p in folder.rglob(file)}
     return sorted(found)
 
 
@@ -54,13 +60,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     parser.add_argument(
         "--needs",
-        default=",".join(RUNNERS),
+        default=",".join(NEEDS),
         help="capabilities to compare, comma-separated (default: %(default)s)",
     )
     options = parser.parse_args(argv)
     needs = set(options.needs.split(","))
-    if unknown := needs - RUNNERS.keys():
-        parser.error(f"--needs {', '.join(sorted(unknown))}: known are {', '.join(RUNNERS)}")
+    if unknown := needs - set(NEEDS):
+        parser.error(f"--needs {', '.join(sorted(unknown))}: known are {', '.join(NEEDS)}")
     verdicts: list[dict[str, Any]] = []
     for folder in fixture_folders(options.folders):
         verdicts += run_folder(folder, needs) or []

@@ -8,11 +8,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from domino_kernels.attention import Batch, Span
-from domino_kernels.linear import Linear
-from draft_service.load import borrow
+from draft_service.tables import Tables, read_tables
 from serving.checkpoint import Checkpoint
-from serving.draft_config import DraftConfig, load_draft_config
-from serving.target_config import TargetConfig, load_target_config
+from serving.draft_config import DraftConfig
+from serving.draft_format import load_draft_config
+from serving.draft_tensors import draft_tensor_name
+from serving.target_config import TargetConfig, open_target
 
 CPU = torch.device("cpu")
 FLOAT32 = torch.float32
@@ -36,31 +37,25 @@ class Fixture:
         """Recorded outputs by name."""
         return _read(self.path / "expected.safetensors")
 
-    def checkpoint(self) -> Checkpoint:
-        """The fixture's model folder; the recordings beside the weights are not part of it."""
-        own = (self.path / "config.json").exists()
-        return Checkpoint(self.path if own else self.path.parent)
+    @property
+    def folder(self) -> Path:
+        """Where the config and weights are; the recordings beside them are not part of it."""
+        return self.path if (self.path / "config.json").exists() else self.path.parent
 
-    def target(self) -> tuple[TargetConfig, Checkpoint]:
+    def target(self) -> tuple[Checkpoint, TargetConfig]:
         """The frozen target every draft fixture refers to."""
         folder = next(p / TARGET for p in self.path.parents if (p / TARGET).is_dir())
-        checkpoint = Checkpoint(folder)
-        return load_target_config(checkpoint), checkpoint
+        return open_target(folder)
 
-    def draft_config(self) -> DraftConfig:
-        """The fixture's draft config, checked against the target."""
-        target, _ = self.target()
-        return load_draft_config(
-            self.checkpoint(),
-            target_layers=target.num_layers,
-            target_vocab=target.vocab_size,
-            target_hidden=target.hidden_size,
-        )
+    def draft(self) -> tuple[Checkpoint, DraftConfig]:
+        """The fixture's draft, checked against the target by its config (f3 is a head alone)."""
+        checkpoint = Checkpoint(self.folder, rename=draft_tensor_name)
+        return checkpoint, load_draft_config(checkpoint, self.target()[1])
 
-    def borrowed(self) -> tuple[Tensor, Linear]:
-        """Embedding and head of the target."""
-        config, checkpoint = self.target()
-        return borrow(checkpoint, config, dtype=FLOAT32, device=CPU)
+    def tables(self) -> Tables:
+        """Embedding and head: the draft's own or the target's."""
+        (checkpoint, config), (target, sizes) = self.draft(), self.target()
+        return read_tables(config, checkpoint, sizes, target, dtype=FLOAT32, device=CPU)
 
 
 def _read(file: Path) -> dict[str, Tensor]:

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from domino_kernels.attention import block_bidirectional, sliding_causal
+from domino_kernels.linear import Linear
 from domino_kernels.norm import rms_norm
-from draft_service.model import DraftModel
+from draft_service.model import DraftModel, visibility
 from draft_service.rollout import DFlashSampler, DominoSampler
 from tests.golden.fixture import CPU, FLOAT32, PAGE_SIZE, Fixture, one_span
 from verify_service.projection import FeatureProjection
@@ -16,7 +16,7 @@ Tensors = dict[str, Tensor]
 
 def run_target(fixture: Fixture) -> Tensors:
     """Hidden states of every layer, features, logits and a greedy continuation."""
-    config, checkpoint = fixture.target()
+    checkpoint, config = fixture.target()
     layers = range(config.num_layers)
     target = Target(config, checkpoint, dtype=FLOAT32, device=CPU, taps=layers)
     ids = fixture.inputs["input_ids"].flatten()
@@ -46,12 +46,11 @@ def _greedy(target: Target, prompt: Tensor, count: int) -> Tensor:
 
 
 def run_draft(fixture: Fixture) -> Tensors:
-    """Context rows, block hidden states, logits, proposals and the draft KV (f1, f1b)."""
-    config, checkpoint = fixture.draft_config(), fixture.checkpoint()
-    embedding, lm_head = fixture.borrowed()
-    model = DraftModel(config, checkpoint, embedding, max_positions=512, dtype=FLOAT32)
-    project = FeatureProjection(config, checkpoint, dtype=FLOAT32, device=CPU)
+    """Context rows, block hidden states, logits, proposals and the draft KV (f1, f1b, f7)."""
     inputs, out = fixture.inputs, Tensors()
+    if "anchors" in inputs:
+        return _run_anchors(fixture)
+    model, project, lm_head = _draft(fixture)
     prefixes = sorted(name.removesuffix("features") for name in inputs if "features" in name)
     kv = model.new_kv(8, PAGE_SIZE)
     for prefix in prefixes:
@@ -75,6 +74,36 @@ def run_draft(fixture: Fixture) -> Tensors:
     return out | _masks(fixture)
 
 
+def _draft(fixture: Fixture) -> tuple[DraftModel, FeatureProjection, Linear]:
+    checkpoint, config = fixture.draft()
+    tables = fixture.tables()
+    model = DraftModel(config, checkpoint, tables.embedding, max_positions=512, dtype=FLOAT32)
+    project = FeatureProjection(config, checkpoint, dtype=FLOAT32, device=CPU)
+    return model, project, tables.lm_head
+
+
+def _run_anchors(fixture: Fixture) -> Tensors:
+    """One block per anchor of a recorded sequence, its context the rows before it (f7)."""
+    model, project, lm_head = _draft(fixture)
+    config, inputs = model.config, fixture.inputs
+    blocks = []
+    for anchor in inputs["anchors"].tolist():
+        kv = model.new_kv(8, PAGE_SIZE)
+        model.append(project([inputs["features"][:anchor]]), one_span(0, anchor), kv)
+        ids = torch.full((config.block_size,), config.mask_token_id)
+        ids[0] = inputs["input_ids"][anchor]
+        blocks.append(model.forward(ids, one_span(anchor, len(ids)), kv))
+    hidden, first = torch.stack(blocks), 0 if config.shift_label else 1
+    rows, anchors = hidden[:, first:], inputs["input_ids"][inputs["anchors"]]
+    sampler = DFlashSampler(lm_head, fixture.tables().target_ids)
+    return {
+        "hidden": hidden,
+        "logits": lm_head(hidden),
+        "draft_ids": DFlashSampler(lm_head).propose(rows, anchors),
+        "proposals": sampler.propose(rows, anchors),
+    }
+
+
 def _cache(model: DraftModel, request: str, committed: int, k: Tensor, v: Tensor) -> Tensors:
     """[kv_heads, committed, head_dim] per layer, out of the pages."""
 
@@ -94,17 +123,19 @@ def _masks(fixture: Fixture) -> Tensors:
         return {}
     queries, keys = fixture.expected["sliding_mask"].shape
     query, key = torch.arange(keys - queries, keys)[:, None], torch.arange(keys)[None, :]
-    window = next(w for w in fixture.draft_config().sliding_windows if w)
+    rules = fixture.draft()[1].attention
+    sliding = next(rule for rule in rules if rule.window)
+    full = next(rule for rule in rules if not rule.window)
     return {
-        "sliding_mask": sliding_causal(window)(query, key),
-        "full_mask": block_bidirectional(query, key),
+        "sliding_mask": visibility(sliding)(query, key),
+        "full_mask": visibility(full)(query, key),
     }
 
 
 def run_rollout(fixture: Fixture) -> Tensors:
     """Proposals of every convention and pool, step logits and GRU states (f3)."""
-    config, checkpoint = fixture.draft_config(), fixture.checkpoint()
-    embedding, lm_head = fixture.borrowed()
+    checkpoint, config = fixture.draft()
+    embedding, lm_head = fixture.tables().embedding, fixture.tables().lm_head
     hidden, current = fixture.inputs["block_hidden"], fixture.inputs["current"]
     rows = hidden if config.shift_label else hidden[:, 1:]
     base = lm_head(hidden)

@@ -45,12 +45,12 @@ class RecordingLink(LocalDraftLink):
 
 def run_generate(fixture: Fixture) -> Tensors:
     """Output ids, and per round the verified ids and the tokens committed."""
-    domino = fixture.draft_config().domino is not None
+    domino = fixture.draft()[1].domino is not None
     mode = spec.MODE_DOMINO if domino else spec.MODE_DFLASH
-    block = fixture.draft_config().block_size
+    block = fixture.draft()[1].block_size
     conventions = {"": block - 1}
     if domino:
-        conventions = {"specforge.": block - 1, "author.": fixture.draft_config().max_draft_tokens}
+        conventions = {"specforge.": block - 1, "author.": fixture.draft()[1].max_draft_tokens}
     out = Tensors()
     with _engines(fixture) as engines:
         for case in sorted({name.split(".")[0] for name in fixture.inputs if name[0] == "c"}):
@@ -116,7 +116,7 @@ def _engines(fixture: Fixture) -> Iterator[InProcess]:
 
 def _draft_folder(fixture: Fixture, folder: Path) -> Path:
     """The fixture's draft, with the inputs' mask id where they name one."""
-    checkpoint = fixture.checkpoint()
+    checkpoint, _ = fixture.draft()
     config = checkpoint.config
     if "mask_token_id" in fixture.inputs:
         config["dflash_config"]["mask_token_id"] = int(fixture.inputs["mask_token_id"])

@@ -4,12 +4,9 @@ import sys
 
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc
 from draft_service.config import DraftServiceConfig
-from draft_service.load import load
-from draft_service.servicer import DraftServicer
 from serving.options import parse
 from serving.process import run
 from serving.server import Server
-from serving.tensors import DTYPES
 
 SERVICE = "draft"
 
@@ -22,6 +19,11 @@ def main() -> int:
         description="Serves the draft model: block backbone and Domino rollout.",
     )
     server = Server(SERVICE, host=config.host, port=config.port, grace_s=config.grace_s)
+    # Torch takes seconds to import: a bad option or a taken port is told before.
+    from draft_service.load import load
+    from draft_service.servicer import DraftServicer
+    from serving.tensors import DTYPES
+
     loaded = load(config)
     servicer = DraftServicer(
         loaded,

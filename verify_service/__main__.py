@@ -7,9 +7,6 @@ from serving.options import parse
 from serving.process import run
 from serving.server import Server
 from verify_service.config import VerifyConfig
-from verify_service.draft_links import DraftLinks
-from verify_service.load import load
-from verify_service.servicer import VerifyServicer
 
 SERVICE = "verify"
 SPARE_WORKERS = 8  # unary calls, health and reflection beside one thread per request
@@ -26,11 +23,16 @@ def main() -> int:
     server = Server(
         SERVICE, host=config.host, port=config.port, grace_s=config.grace_s, max_workers=workers
     )
+    # Torch takes seconds to import: a bad option or a taken port is told before.
+    from verify_service.draft_links import DraftLinks
+    from verify_service.load import load
+    from verify_service.servicer import VerifyServicer
+
     loaded = load(config)
     links = DraftLinks(loaded.info.target, loaded.info.draft, config.draft_timeout_s)
     servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
-    loaded.engine.start()
+    loaded.engine.start(on_failure=server.fail)
     server.start(verify_pb2.DESCRIPTOR.services_by_name["VerifyService"].full_name)
     server.ready()
     code = server.wait()

@@ -8,13 +8,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 from domino_serve.v1 import speculation_pb2 as spec
-from serving.errors import BadRequest, InternalError, Overloaded
+from serving.errors import BadRequest, Draining, InternalError, Overloaded
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
 from verify_service.scheduler import Scheduler
 from verify_service.sequence import Request, Sequence
+
+Outcome: TypeAlias = "spec.FinishReason.ValueType | InternalError"
 
 log = logging.getLogger(__name__)
 
@@ -32,19 +35,21 @@ class Engine:
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._live: dict[str, Sequence] = {}
         self._live_lock = threading.Lock()
+        self._ended = False
         self._thread = threading.Thread(target=self._loop, name="verify-engine", daemon=True)
 
-    def start(self) -> None:
-        """Starts the loop's thread."""
+    def start(self, on_failure: Callable[[], None] = lambda: None) -> None:
+        """Starts the loop's thread; `on_failure` is called there when the engine cannot go on."""
+        self._on_failure = on_failure
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the loop after the current step; running requests end with FINISH_REASON_ABORT."""
+        """Ends the loop after the current step; requests end with FINISH_REASON_ABORT."""
         self._commands.put(None)
         self._thread.join()
 
     def submit(self, request: Request) -> Callable[[], None]:
-        """Queues a request; raises BadRequest (can never fit) or Overloaded (queue full).
+        """Queues a request; raises BadRequest (can never fit), Overloaded (queue full) or Draining.
 
         The result ends this very request early, never a later one of the same id.
         """
@@ -58,6 +63,8 @@ class Engine:
                 "shorten them or raise --kv-tokens",
             )
         with self._live_lock:
+            if self._ended:
+                raise Draining
             if request.request_id in self._live:
                 raise BadRequest("request_id", f"{request.request_id!r} is running already")
             if len(self._live) >= self.scheduler.max_sequences + self._max_waiting:
@@ -84,17 +91,30 @@ class Engine:
         self.scheduler.waiting.append(sequence)
 
     def _loop(self) -> None:
-        while True:
-            try:
-                if not self._take_commands():
-                    break
-                self._step()
-            except Exception:
-                log.exception("engine step failed; the running requests end with an error")
-                for sequence in list(self.scheduler.running):
-                    self._finish(sequence, InternalError())
-        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
-            self._finish(sequence, spec.FINISH_REASON_ABORT)
+        outcome: Outcome = spec.FINISH_REASON_ABORT
+        try:
+            while self._take_commands():
+                self._try_step()
+        except Exception:
+            log.exception("the engine cannot go on; all requests end with an error")
+            outcome = InternalError()
+            self._on_failure()
+        with self._live_lock:
+            self._ended = True
+            left = list(self._live.values())
+            self._live.clear()
+        for sequence in left:
+            _tell(sequence, outcome)
+
+    def _try_step(self) -> None:
+        try:
+            self._step()
+        except Exception:
+            if not self.scheduler.running:
+                raise  # nobody to blame, so it would happen again
+            log.exception("engine step failed; the running requests end with an error")
+            for sequence in list(self.scheduler.running):
+                self._finish(sequence, InternalError())
 
     def _take_commands(self) -> bool:
         """Runs what other threads asked for; waits while there is nothing to do. False: stop."""
@@ -133,9 +153,7 @@ class Engine:
         self._drafting.send([*(item.sequence for item in work), *scheduler.waiting])
         self._drafting.receive()
 
-    def _finish(
-        self, sequence: Sequence, outcome: "spec.FinishReason.ValueType | InternalError"
-    ) -> None:
+    def _finish(self, sequence: Sequence, outcome: Outcome) -> None:
         """Ends a sequence once: frees both sides' memory and sends the last event."""
         with self._live_lock:
             if self._live.get(sequence.request.request_id) is not sequence:
@@ -143,7 +161,10 @@ class Engine:
             del self._live[sequence.request.request_id]
         self._drafting.end(sequence)
         self.scheduler.remove(sequence)
-        if isinstance(outcome, InternalError):
-            sequence.request.emit(outcome)
-        else:
-            sequence.request.emit(sequence.complete(outcome))
+        _tell(sequence, outcome)
+
+
+def _tell(sequence: Sequence, outcome: Outcome) -> None:
+    """The request's last event."""
+    last = outcome if isinstance(outcome, InternalError) else sequence.complete(outcome)
+    sequence.request.emit(last)

@@ -31,12 +31,16 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         os.kill(self.service.pid, number)
 
-    def end(self, number: signal.Signals) -> int:
-        """Sends a signal; the exit code once the process has ended."""
-        self.send(number)
+    def ended(self) -> int:
+        """The exit code, once the process has ended."""
         code = self.events.get(timeout=END_S).exit_code
         assert code is not None
         return code
+
+    def end(self, number: signal.Signals) -> int:
+        """Sends a signal and waits for the end."""
+        self.send(number)
+        return self.ended()
 
 
 @contextmanager

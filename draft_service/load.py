@@ -15,7 +15,7 @@ from draft_service.rollout import make_samplers
 from draft_service.seats import Seats
 from draft_service.tables import read_tables
 from serving.contract import CONTRACT_VERSION
-from serving.device import open_device
+from serving.device import open_device, sized_by
 from serving.draft_format import open_draft
 from serving.fingerprint import draft_fingerprint, target_fingerprint
 from serving.plan import log_plan
@@ -55,13 +55,14 @@ def load(config: DraftServiceConfig) -> Loaded:
     )
     samplers = make_samplers(draft_config, checkpoint, tables, config.domino_candidates)
     pages = -(-config.kv_tokens // config.page_size)
+    with sized_by("kv_tokens", config.kv_tokens):
+        kv = model.new_kv(pages, config.page_size)
     seats = Seats(
         pages=pages,
         page_size=config.page_size,
         max_sessions=config.max_sessions,
         ttl_s=config.ticket_ttl_s,
     )
-    kv = model.new_kv(pages, config.page_size)
     engine = DraftEngine(model, samplers, kv, seats, max_rows=config.max_rows)
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size

@@ -1,4 +1,7 @@
-"""The torch device an engine computes on, tried before anything is loaded; imported by engines."""
+"""The torch device an engine computes on, and what fits into its memory; imported by engines."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -18,3 +21,13 @@ def open_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
         reason = str(error).splitlines()[0].rstrip(".")
     raise OptionError("device", name, f"cannot be used: {reason}; cpu always works")
+
+
+@contextmanager
+def sized_by(option: str, value: int) -> Iterator[None]:
+    """Body that allocates what an option sizes; OptionError when the device has not so much."""
+    try:
+        yield
+    except RuntimeError as error:  # torch.OutOfMemoryError is one
+        reason = str(error).splitlines()[0]
+        raise OptionError(option, value, f"exceeds the device's memory ({reason})") from None

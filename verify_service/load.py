@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from domino_serve.v1 import verify_pb2
-from serving.device import open_device
+from serving.device import open_device, sized_by
 from serving.draft_config import DraftConfig
 from serving.draft_format import open_draft
 from serving.fingerprint import draft_fingerprint, target_fingerprint
@@ -59,7 +59,8 @@ def load(config: VerifyConfig) -> Loaded:
     taps = draft.target_layer_ids if draft else ()
     target = Target(target_config, checkpoint, dtype=dtype, device=device, taps=taps)
     pages = -(-config.kv_tokens // config.page_size)
-    executor = Executor(target, projection, pages=pages, page_size=config.page_size)
+    with sized_by("kv_tokens", config.kv_tokens):
+        executor = Executor(target, projection, pages=pages, page_size=config.page_size)
     scheduler = Scheduler(
         pages=pages,
         page_size=config.page_size,

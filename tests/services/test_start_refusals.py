@@ -18,9 +18,15 @@ import verify_service.load
 from domino_cli.stack import flags
 from draft_service.config import DraftServiceConfig
 from serving.errors import CheckpointError
+from serving.options import OptionError
 from tests.recorded_models import DOMINO_SHIFT, HIDDEN, TARGET
 from tests.services.checkpoints import draft_copy
 from verify_service.config import VerifyConfig
+
+LOADERS: list[tuple[Any, Any]] = [
+    (verify_service.load.load, VerifyConfig),
+    (draft_service.load.load, DraftServiceConfig),
+]
 
 
 def refusal(module: str, exit_code: int, **options: object) -> str:
@@ -77,6 +83,13 @@ def test_a_width_above_the_drafts_limit_ends_the_process() -> None:
     assert "option width: 10 this draft allows 1 to 9" in refusal("verify_service", 1, width=10)
 
 
+def test_a_cache_that_does_not_fit_names_its_option() -> None:
+    """An out-of-memory traceback does not say which option asked for the memory."""
+    for load, config in LOADERS:
+        with pytest.raises(OptionError, match=r"option kv_tokens: 10{14} exceeds"):
+            load(config(target=TARGET, draft=DOMINO_SHIFT, threads=1, kv_tokens=10**14))
+
+
 @pytest.mark.parametrize(
     ("module", "options", "expected"),
     [
@@ -101,12 +114,6 @@ def test_an_unknown_key_of_the_config_file_ends_the_process(module: str, tmp_pat
     file = tmp_path / "service.toml"
     file.write_text("max_session = 8\n")
     assert f"option max_session: 8 is unknown in {file}" in refusal(module, 2, config=file)
-
-
-LOADERS: list[tuple[Any, Any]] = [
-    (verify_service.load.load, VerifyConfig),
-    (draft_service.load.load, DraftServiceConfig),
-]
 
 
 def loaders_refuse(draft: Path) -> str:

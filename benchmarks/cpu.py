@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     origin = provenance.Origin.at_start(provenance.command("cpu", argv))
     cpu = provenance.cpu()
     say(f"{cpu}; a full run takes about 20 minutes on 2 cores and wants them for itself")
-    chosen = plans(args, cpu)
+    chosen = plans(args)
     prompts = load_prompts(chosen)
     config = StackConfig(
         target=resolve_model(args.target),

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.provenance import Cpu
 from benchmarks.sample import Prompt
 from benchmarks.workloads import load
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET
@@ -15,6 +14,7 @@ from domino_cli.stack_arguments import positive
 WORKLOADS = ("gsm8k", "humaneval", "mt-bench")
 DTYPES = ("float32", "bfloat16")
 PROMPTS, MAX_TOKENS, WIDTHS = 16, 128, (4, 5, 6, 8, 16)
+BFLOAT16_PROMPTS, BFLOAT16_TOKENS = 3, 48
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=new_file, metavar="FILE", help="where all measurements go")
 
 
-def plans(args: argparse.Namespace, cpu: Cpu) -> list[Plan]:
-    """One plan per dtype, float32 first: figures come from that one."""
+def plans(args: argparse.Namespace) -> list[Plan]:
+    """One plan per dtype, float32 first: figures come from that one, bfloat16 is a shorter look."""
     full, quick = (PROMPTS, MAX_TOKENS, WIDTHS), (1, 32, (4, 8))
     prompts, max_tokens, widths = quick if args.quick else full
     float32 = Plan(
@@ -81,23 +81,16 @@ def plans(args: argparse.Namespace, cpu: Cpu) -> list[Plan]:
         max_tokens=args.max_tokens or max_tokens,
         widths=args.widths or widths,
         sweep_prompts=1,
-        sweep_tokens=16 if args.quick else 64,
+        sweep_tokens=16 if args.quick else 48,
     )
-    both = {"float32": float32, "bfloat16": bfloat16_plan(float32, cpu)}
-    return [both[args.dtype]] if args.dtype else list(both.values())
-
-
-def bfloat16_plan(float32: Plan, cpu: Cpu) -> Plan:
-    """Shorter, for the sake of time; far shorter where transformers emulates it at a tenth of
-    the speed."""
-    prompts, tokens = (8, float32.max_tokens) if cpu.has_bfloat16 else (2, 32)
-    return replace(
+    bfloat16 = replace(
         float32,
         dtype="bfloat16",
-        prompts=min(float32.prompts, prompts),
-        max_tokens=min(float32.max_tokens, tokens),
+        prompts=min(float32.prompts, BFLOAT16_PROMPTS),
+        max_tokens=min(float32.max_tokens, BFLOAT16_TOKENS),
         sweep_tokens=16,
     )
+    return [plan for plan in (float32, bfloat16) if args.dtype in (None, plan.dtype)]
 
 
 def is_full(args: argparse.Namespace) -> bool:

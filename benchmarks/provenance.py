@@ -31,7 +31,7 @@ class Cpu:
 
     @property
     def has_bfloat16(self) -> bool:
-        """Whether bfloat16 products run in hardware; otherwise they are emulated and slow."""
+        """Whether bfloat16 products run in hardware; otherwise those of many rows are slow."""
         return any(name in self.features for name in BFLOAT16_FEATURES)
 
     def __str__(self) -> str:

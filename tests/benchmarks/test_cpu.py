@@ -14,8 +14,7 @@ from benchmarks.provenance import Cpu
 from benchmarks.rounds import best_widths, rotated
 from benchmarks.sample import Prompt, Sample
 
-OLD_CPU = Cpu(model="a processor", cores=2, features=("avx2",))
-NEW_CPU = Cpu(model="another", cores=2, features=("avx512f", "avx512_bf16"))
+CPU = Cpu(model="a processor", cores=2, features=("avx2",))
 ORIGIN = {
     "date": "2026-11-29T10:00:00+00:00",
     "versions": {"torch": "2.13.0"},
@@ -65,7 +64,7 @@ def test_figures_are_means_over_workloads_of_medians_over_prompts() -> None:
     AR over transformers (2 + 1) / 2 and (1 + 2) / 2; Domino over AR (2 + 1.5) / 2 and (2 + 3) / 2;
     DFlash over AR (1 + 1.5) / 2 and (1.5 + 1.5) / 2; acceptance 59 / 20 and 59 / 40.
     """
-    found = figures(measured(), ORIGIN, OLD_CPU)
+    found = figures(measured(), ORIGIN, CPU)
     assert {figure["id"]: figure["value"] for figure in found} == {
         "cpu_ar_vs_transformers": 1.5,
         "cpu_domino_speedup": 2.125,
@@ -94,7 +93,7 @@ def test_one_other_token_in_float32_is_an_error_and_keeps_no_figure(
     assert [s.key for s in other.differing()] == [("humaneval", 1)]
     assert not other.is_exact
     assert measured("bfloat16", last=7).is_exact
-    assert kept_figures(other, ORIGIN, OLD_CPU) == []
+    assert kept_figures(other, ORIGIN, CPU) == []
     assert "exact: False" in capsys.readouterr().err
     domino = [row for row in rows(other) if row.arm == "domino"]
     assert [row.identical for row in domino] == [1.0, 0.5, 0.75, 0.75]
@@ -102,8 +101,8 @@ def test_one_other_token_in_float32_is_an_error_and_keeps_no_figure(
 
 def test_a_busy_machine_keeps_no_figure() -> None:
     """Prevents a figure of what else ran: waiting threads slow some arms tenfold, others little."""
-    assert kept_figures(measured(other_work=0.4), ORIGIN, OLD_CPU) == []
-    assert len(kept_figures(measured(other_work=0.1), ORIGIN, OLD_CPU)) == 4
+    assert kept_figures(measured(other_work=0.4), ORIGIN, CPU) == []
+    assert len(kept_figures(measured(other_work=0.1), ORIGIN, CPU)) == 4
 
 
 def test_the_result_file_quotes_no_prompt_and_no_answer() -> None:
@@ -160,14 +159,13 @@ def test_only_the_full_run_keeps_figures() -> None:
         assert not is_full(parsed(*argv))
 
 
-def test_emulated_bfloat16_is_measured_on_few_prompts() -> None:
-    """Prevents a run of hours on a processor without bfloat16; float32 is the same on both."""
-    float32, emulated = plans(parsed(), OLD_CPU)
-    again, native = plans(parsed(), NEW_CPU)
-    assert float32 == again
-    assert (float32.prompts, float32.max_tokens) == (16, 128)
-    assert (emulated.prompts, emulated.max_tokens) == (2, 32)
-    assert (native.prompts, native.max_tokens) == (8, 128)
+def test_bfloat16_is_a_shorter_run_after_float32() -> None:
+    """Prevents figures from the wrong dtype: they come from the first plan."""
+    float32, bfloat16 = plans(parsed())
+    assert (float32.dtype, float32.prompts, float32.max_tokens) == ("float32", 16, 128)
+    assert (bfloat16.dtype, bfloat16.prompts, bfloat16.max_tokens) == ("bfloat16", 3, 48)
+    assert [plan.max_tokens for plan in plans(parsed("--quick"))] == [32, 32]
+    assert [plan.dtype for plan in plans(parsed("--dtype", "bfloat16"))] == ["bfloat16"]
 
 
 @pytest.mark.parametrize("value", ["1", "0", "4,x", "4,1", ""])

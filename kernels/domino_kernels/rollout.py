@@ -1,0 +1,163 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+# @triton.jit functions take values of the kernel language, which has no types for mypy
+"""The Domino greedy rollout on a GPU: block hidden rows in, draft tokens out, one CUDA graph.
+
+Nothing is allocated, copied to the host or concatenated between the first kernel and the last, so
+`run` can be captured in a CUDA graph. Reference: `rollout_reference`, the same arithmetic in torch.
+"""
+
+import contextlib
+from typing import Literal
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .rollout_certified import LARGEST_BATCH, CertifiedScorer
+from .rollout_device import (
+    after_previous,
+    chosen_token,
+    launch_options,
+    matmul_f32,
+    pack_key,
+)
+from .rollout_pool import PoolScorer
+from .rollout_score import first_token, score_all
+from .rollout_state import GruSteps
+from .rollout_weights import DominoWeights
+
+Mode = int | Literal["certified"]
+MOST_PARTS = 1024  # programs that leave keys for a step, in any mode: one per 2048 tokens, or fewer
+
+
+@triton.jit
+def _begin_kernel(hidden, current, packed, keys, batch, stride_request, stride_row, stride_current,
+                  H: tl.constexpr, BLOCK: tl.constexpr,
+                  PDL: tl.constexpr):  # fmt: skip
+    after_previous(PDL)
+    step, request = tl.program_id(0), tl.program_id(1)
+    row = step * batch + request
+    source = hidden + request.to(tl.int64) * stride_request + step * stride_row
+    for start in range(0, H, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        tl.store(packed + row * H + k, tl.load(source + k, k < H), k < H)
+    if step == 0:
+        token = tl.load(current + request * stride_current).to(tl.int32)
+        tl.store(keys + request, pack_key(token.to(tl.float32) * 0.0, token))
+
+
+@triton.jit
+def _finish_kernel(keys, ids, batch, parts, ids_width, PARTS: tl.constexpr, PDL: tl.constexpr):
+    after_previous(PDL)
+    request = tl.program_id(0)
+    token = chosen_token(keys, request, batch, parts, PARTS)
+    tl.store(ids + request * ids_width, token.to(tl.int64))
+
+
+class DominoRollout:
+    """Greedy proposals of up to `max_batch` requests.
+
+    mode 0 scores the full vocabulary at every step; "certified" gives the same proposals from fewer
+    bytes; K > 0 scores, from the second token on, the K tokens with the best base logits only.
+    `input_table` trades V x 3G x 4 bytes of memory for one matrix read a step.
+    """
+
+    def __init__(
+        self, weights: DominoWeights, lm_head: Tensor, embedding: Tensor, mode: Mode,
+        max_batch: int, *, proposals: int = 15, input_table: bool = True,
+    ) -> None:  # fmt: skip
+        """lm_head [V, H], embedding [>= V, H]; raises ValueError naming what does not fit."""
+        weights.check(lm_head, embedding)
+        vocab, hidden = lm_head.shape
+        if max_batch < 1 or proposals < 1:
+            raise ValueError(f"max_batch {max_batch}, proposals {proposals}: both must be >= 1")
+        if isinstance(mode, int) and mode < 0:
+            raise ValueError(f"mode is {mode}: need 0, a pool size K > 0 or 'certified'")
+        self.proposals, self._max_batch, self._lm_head = proposals, max_batch, lm_head
+        self._weights, self._hidden_size, self._vocab = weights, hidden, vocab
+        self._from_hidden_w = weights.w1[:, :hidden].contiguous()
+        self._steps = GruSteps(weights, embedding, max_batch, table=input_table)
+        rows, device = proposals * max_batch, lm_head.device
+        self._packed = torch.empty(rows * hidden, dtype=lm_head.dtype, device=device)
+        self._base = torch.empty(rows * vocab, dtype=torch.float32, device=device)
+        self._from_hidden = torch.empty(rows * weights.bottleneck_dim, device=device)
+        self._keys = torch.empty(
+            max(MOST_PARTS, vocab // 2048) * max_batch, dtype=torch.int64, device=device
+        )
+        self._ids = torch.empty(rows, dtype=torch.int64, device=device)
+        self._side = torch.cuda.Stream(device) if lm_head.is_cuda else None
+        self.certified = CertifiedScorer(weights.w2) if mode == "certified" else None
+        self._pool: PoolScorer | None = None
+        if isinstance(mode, int) and 0 < mode < vocab and proposals > 1:
+            self._pool = PoolScorer(weights.w2, mode, proposals, max_batch)
+
+    def run(self, hidden: Tensor, current: Tensor) -> Tensor:
+        """hidden [B, n, H] (row j predicts proposal j), current [B] int64 -> ids [B, n] int64.
+
+        The result is a buffer the next run overwrites. Raises ValueError on other shapes.
+        """
+        batch, n = self._check(hidden, current)
+        keys, ids = self._keys, self._ids[: n * batch].view(batch, n)
+        base, from_hidden = self._project(hidden, current)
+        self._steps.run(0, keys, 1, from_hidden[0], ids)
+        parts = first_token(base[0], keys)
+        if self._pool is not None:
+            self._pool.select(base[1:])
+        for j in range(1, n):
+            state = self._steps.run(j, keys, parts, from_hidden[j], ids)
+            parts = self._score(j, state, base[j])
+        _finish_kernel[(batch,)](
+            keys, ids[:, n - 1], batch, parts, n, PARTS=triton.next_power_of_2(parts),
+            **launch_options(base),
+        )  # fmt: skip
+        return ids
+
+    def _check(self, hidden: Tensor, current: Tensor) -> tuple[int, int]:
+        batch, n = len(hidden), self.proposals
+        if hidden.shape[1:] != (n, self._hidden_size) or not 1 <= batch <= self._max_batch:
+            raise ValueError(
+                f"hidden is {tuple(hidden.shape)}, needs "
+                f"[1..{self._max_batch}, {n}, {self._hidden_size}]"
+            )
+        if hidden.dtype != self._lm_head.dtype or hidden.stride(2) != 1:
+            raise ValueError(
+                f"hidden is {hidden.dtype}, needs contiguous {self._lm_head.dtype} rows"
+            )
+        if current.shape != (batch,):
+            raise ValueError(f"current is {tuple(current.shape)}, needs [{batch}]")
+        return batch, n
+
+    def _project(self, hidden: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
+        """Packs the rows step-major; base logits [n, B, V] and W1's hidden part [n, B, E]."""
+        n, batch, width = self.proposals, len(hidden), self._hidden_size
+        packed = self._packed[: n * batch * width].view(n * batch, width)
+        _begin_kernel[(n, batch)](
+            hidden, current, packed, self._keys, batch, hidden.stride(0), hidden.stride(1),
+            current.stride(0), H=width,
+            BLOCK=min(4096, triton.next_power_of_2(width)), **launch_options(hidden),
+        )  # fmt: skip
+        bottleneck = self._weights.bottleneck_dim
+        from_hidden = self._from_hidden[: n * batch * bottleneck].view(n * batch, bottleneck)
+        base = self._base[: n * batch * self._vocab].view(n * batch, self._vocab)
+        with self._beside():
+            matmul_f32(packed, self._from_hidden_w, from_hidden)
+        matmul_f32(packed, self._lm_head, base)
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
+        return base.view(n, batch, -1), from_hidden.view(n, batch, -1)
+
+    def _beside(self) -> contextlib.AbstractContextManager[object]:
+        """Work that hides beside the base projection: a second stream, forked here."""
+        if self._side is None:
+            return contextlib.nullcontext()
+        self._side.wait_stream(torch.cuda.current_stream())
+        return torch.cuda.stream(self._side)
+
+    def _score(self, j: int, state: Tensor, base: Tensor) -> int:
+        w2, backward = self._weights.w2, j % 2 == 0
+        if self._pool is not None:
+            return self._pool.score(j - 1, state, self._keys)
+        if self.certified is not None and len(state) <= LARGEST_BATCH:
+            return self.certified.score(state, base, self._keys, backward=backward)
+        return score_all(state, w2, base, self._keys, backward=backward)

@@ -1,0 +1,99 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+# @triton.jit functions take values of the kernel language, which has no types for mypy
+"""Mode 0 of the rollout: bottlenecks and base logits in, the best keys of each request out.
+
+The [B, V] scores live in registers only: each program keeps the best key of its share of the
+vocabulary in `keys` [programs, B], and the next step's first kernel takes the maximum.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .rollout_device import after_previous, launch_options, pack_key, padded_batch, processors
+
+
+@triton.jit
+def tile_scores(s, w2, base, v, e, request, batch, base_width, limit,
+                E: tl.constexpr):  # fmt: skip
+    """float32 base + W2 s of the tokens v < limit [N, T]; every mode's one arithmetic."""
+    inside = (request < batch)[:, None] & (v < limit)[None, :]
+    at = base + request[:, None] * base_width + v[None, :]
+    scores = tl.load(at, inside, -float("inf"), eviction_policy="evict_first")
+    w = tl.load(w2 + v[None, :] * E + e[:, None], (v < limit)[None, :] & (e < E)[:, None], 0.0)
+    return scores + tl.dot(s, w, input_precision="ieee")
+
+
+@triton.jit
+def _score_kernel(state, w2, base, keys, batch, state_width, base_width, V: tl.constexpr,
+                  E: tl.constexpr, N: tl.constexpr, EP: tl.constexpr, T: tl.constexpr,
+                  PROGRAMS: tl.constexpr, BACKWARD: tl.constexpr, STAGES: tl.constexpr,
+                  PDL: tl.constexpr):  # fmt: skip
+    after_previous(PDL)
+    request, e = tl.arange(0, N), tl.arange(0, EP)
+    live = request < batch
+    at = state + request[:, None] * state_width + e[None, :]
+    s = tl.load(at, live[:, None] & (e < E)[None, :], 0.0).to(w2.dtype.element_ty)
+    TILES: tl.constexpr = (V + T - 1) // T
+    best_score = tl.full((N, T), -float("inf"), tl.float32)
+    best_token = tl.full((N, T), V - 1, tl.int32)
+    for turn in tl.range(0, (TILES + PROGRAMS - 1) // PROGRAMS, num_stages=STAGES):
+        tile = turn * PROGRAMS + tl.program_id(0)
+        limit = tl.where(tile < TILES, V, -0x7FFFFFFF)
+        place = TILES - 1 - tile if BACKWARD else tile
+        v = place * T + tl.arange(0, T)
+        scores = tile_scores(s, w2, base, v, e, request, batch, base_width, limit, E)
+        token = tl.broadcast_to(v[None, :], (N, T))
+        better = (scores > best_score) | ((scores == best_score) & (token < best_token))
+        best_score = tl.where(better, scores, best_score)
+        best_token = tl.where(better, token, best_token)
+    key = tl.max(pack_key(best_score, best_token), axis=1)
+    tl.store(keys + tl.program_id(0) * batch + request, key, live)
+
+
+@triton.jit
+def _first_kernel(
+    base, keys, batch, base_width, V: tl.constexpr, T: tl.constexpr, PDL: tl.constexpr
+):
+    after_previous(PDL)
+    request, part = tl.program_id(0), tl.program_id(1)
+    v = part * T + tl.arange(0, T)
+    scores = tl.load(base + request * base_width + v, v < V, -float("inf"))
+    key = tl.max(pack_key(scores, tl.minimum(v, V - 1)), axis=0)
+    tl.store(keys + part * batch + request, key)
+
+
+def tiling(requests: int, element_size: int) -> tuple[int, int, int, int]:
+    """Tokens a tile, pipeline stages, warps and programs a multiprocessor, as measured fastest."""
+    if element_size > 2:
+        return 64, 2, 8, 1
+    return (64 if requests > 32 else 128), 3, 8, 1
+
+
+def first_token(base: Tensor, keys: Tensor) -> int:
+    """base [B, V] float32 -> the highest base logits' keys in keys [parts, B]; returns parts."""
+    tile = 4096
+    parts: int = triton.cdiv(base.shape[1], tile)
+    _first_kernel[len(base), parts](
+        base, keys, len(base), base.stride(0), V=base.shape[1], T=tile,
+        **launch_options(base, warps=8),
+    )  # fmt: skip
+    return parts
+
+
+def score_all(state: Tensor, w2: Tensor, base: Tensor, keys: Tensor, *, backward: bool) -> int:
+    """state [B, >= E] float32, w2 [V, E], base [B, V] float32 -> keys [parts, B]; returns parts.
+
+    `backward` walks the vocabulary from its end: steps that alternate meet the rows of W2 that the
+    step before left in the L2 cache.
+    """
+    batch, (vocab, bottleneck) = len(base), w2.shape
+    requests = padded_batch(batch)
+    tile, stages, warps, each = tiling(requests, w2.element_size())
+    programs: int = min(triton.cdiv(vocab, tile), each * processors(base))
+    _score_kernel[(programs,)](
+        state, w2, base, keys, batch, state.stride(0), base.stride(0), V=vocab, E=bottleneck,
+        N=requests, EP=max(16, triton.next_power_of_2(bottleneck)), T=tile, PROGRAMS=programs,
+        BACKWARD=backward, STAGES=stages, **launch_options(base, warps=warps),
+    )  # fmt: skip
+    return programs

@@ -1,0 +1,119 @@
+"""The Domino rollout kernels under Triton's interpreter, and the bound they rest on."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from domino_kernels.rollout_bounds import bound_rows
+from domino_kernels.rollout_reference import rollout_reference
+from domino_kernels.rollout_weights import DominoWeights
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+# Another process: Triton reads TRITON_INTERPRET when it is first imported.
+INTERPRETED = """
+import sys
+import torch
+from tests.kernels.test_rollout import golden_head
+from domino_kernels.rollout import DominoRollout
+
+weights, lm_head, embedding, hidden, current, expected = golden_head()
+for mode, pool in ((0, 0), ("certified", 0), (5, 5), (64, 64), (257, 257)):
+    for table in (True, False):
+        run = DominoRollout(weights, lm_head, embedding, mode, 3, proposals=7, input_table=table)
+        wanted = expected[f"sglang.pool{pool}"]
+        assert torch.equal(run.run(hidden, current), wanted), (mode, table)
+        assert torch.equal(run.run(hidden[1:2], current[1:2]), wanted[1:2]), (mode, table, "B1")
+same = torch.zeros_like(lm_head)
+w2 = weights.w2[:1].expand_as(weights.w2).contiguous()
+tied = type(weights)(w_ih=weights.w_ih, w_hh=weights.w_hh, w1=weights.w1, w2=w2)
+for mode in (0, "certified", 64):
+    ids = DominoRollout(tied, same, embedding, mode, 3, proposals=7).run(hidden, current)
+    assert mode == 64 or not ids.any(), (mode, ids)
+print("done")
+"""
+
+
+def golden_head() -> tuple[DominoWeights, Tensor, Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """Recorded head, lm_head, embedding, block hidden rows [3, 7, H], current [3], outputs."""
+    folder = GOLDEN / "f3_domino_rollout_shift"
+    head = load_file(folder / "model.safetensors")
+    inputs = load_file(folder / "inputs.safetensors")
+    target = load_file(GOLDEN / "target_qwen3_tiny" / "model.safetensors")
+    weights = DominoWeights(
+        w_ih=head["prefix_gru.weight_ih_l0"],
+        w_hh=head["prefix_gru.weight_hh_l0"],
+        w1=head["embed_proj.0.weight"],
+        w2=head["embed_proj.2.weight"],
+    )
+    lm_head, embedding = target["lm_head.weight"], target["model.embed_tokens.weight"]
+    expected = load_file(folder / "expected.safetensors")
+    hidden, current = inputs["block_hidden"][:, :7], inputs["current"]
+    return weights, lm_head, embedding, hidden, current, expected
+
+
+def test_kernels_repeat_the_recorded_rollouts() -> None:
+    """Guards every kernel of modes 0, certified and K against SGLang's recorded proposals."""
+    pytest.importorskip("triton")
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join(["kernels", "protos/gen", "."]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "done"
+
+
+@pytest.mark.parametrize("pool", [0, 5, 64])
+def test_reference_repeats_the_recorded_rollouts(pool: int) -> None:
+    """Guards the oracle itself: the float64 reference gives SGLang's recorded proposals."""
+    weights, lm_head, embedding, hidden, current, expected = golden_head()
+    trace = rollout_reference(
+        weights, lm_head, embedding, hidden, current, accumulate=torch.float64, pool=pool
+    )
+    assert torch.equal(trace.ids, expected[f"sglang.pool{pool}"])
+
+
+@pytest.mark.parametrize("kind", ["spread", "flat", "huge", "tiny", "outlier", "constant"])
+def test_bounds_hold_every_score(kind: str) -> None:
+    """A bound below a true score would let the certified mode drop the winner."""
+    rng = torch.Generator().manual_seed(5)
+    w2 = torch.randn(301, 48, generator=rng) + 3 * torch.randn(48, generator=rng)
+    if kind == "spread":
+        w2 *= torch.logspace(0, -3, 48)
+    if kind == "outlier":
+        w2[7] *= 1000
+    if kind == "constant":
+        w2 = w2[:1].expand(301, 48).contiguous()
+    w2 *= {"huge": 1e6, "tiny": 1e-6}.get(kind, 1.0)
+    rows = bound_rows(w2, tile=128, width=64)
+    s = torch.randn(32, 48, generator=rng)
+    mean = w2.double().mean(0).float().double()
+    q = rows.q[:301, :48].double() * rows.scale[:301, None].double()
+    error = (s.double() @ (w2.double() - mean - q).T).abs()
+    assert bool((error <= rows.slack[:301].double() * s.double().norm(dim=1, keepdim=True)).all())
+    assert not rows.q[301:].any() and not rows.q[:, 48:].any()
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    """A head of another target must be named, not read past its end."""
+    weights, lm_head, _, _, _, _ = golden_head()
+    with pytest.raises(ValueError, match=r"w2 is \(257, 16\)"):
+        weights.check(lm_head[:200], lm_head)
+    with pytest.raises(ValueError, match="embedding"):
+        weights.check(lm_head, lm_head[:100])
+    with pytest.raises(ValueError, match="use one dtype"):
+        weights.check(lm_head.half(), lm_head.half())

@@ -98,7 +98,7 @@ class TransformersArm:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait()
+        self._process.communicate()  # waits, and closes both pipes
 
     def answer(self, prompt: Prompt, max_tokens: int) -> Sample:
         found = self._ask({"text": prompt.text, "max_tokens": max_tokens})

@@ -14,6 +14,7 @@ from domino_cli.stack_arguments import positive
 WORKLOADS = ("gsm8k", "humaneval", "mt-bench")
 DTYPES = ("float32", "bfloat16")
 PROMPTS, MAX_TOKENS, WIDTHS = 16, 128, (4, 5, 6, 8, 16)
+DEFAULT_WIDTHS = ",".join(map(str, WIDTHS))
 BFLOAT16_PROMPTS, BFLOAT16_TOKENS = 3, 48
 
 
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=positive, metavar="N", help=f"new tokens (default: {MAX_TOKENS})"
     )
     parser.add_argument(
-        "--widths", type=widths, metavar="N,N", help=f"to choose from (default: {WIDTHS})"
+        "--widths", type=widths, metavar="N,N", help=f"to choose from (default: {DEFAULT_WIDTHS})"
     )
     parser.add_argument("--dtype", choices=DTYPES, help="this one only (default: both)")
     parser.add_argument("--threads", type=positive, metavar="N", help="of every arm's model")

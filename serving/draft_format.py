@@ -6,12 +6,12 @@ from pathlib import Path
 from serving.checkpoint import Checkpoint
 from serving.draft_authors import read_authors
 from serving.draft_config import DraftConfig, TargetSizes
-from serving.draft_speculators import MODEL_TYPE, read_speculators
+from serving.draft_speculators import LAYERS, MODEL_TYPE, read_speculators
 from serving.draft_tensors import check_draft_tensors, draft_tensor_name
 from serving.errors import CheckpointError
 
 MASK_EMBEDDING = "mask_embedding.pt"
-DRAFT_FIELDS = ("dflash_config", "projector_type", MODEL_TYPE, "target_layer_ids")
+DRAFT_FIELDS = ("dflash_config", "projector_type", "target_layer_ids", MODEL_TYPE, LAYERS)
 
 
 def open_draft(
@@ -39,7 +39,7 @@ def load_draft_config(
     checkpoint: Checkpoint, target: TargetSizes | None, tokenizers: Sequence[Path] = ()
 ) -> DraftConfig:
     """Reads and checks the config of either format."""
-    speculators = checkpoint.config.get(MODEL_TYPE) is not None
+    speculators = any(checkpoint.config.get(name) is not None for name in (MODEL_TYPE, LAYERS))
     return (read_speculators if speculators else read_authors)(checkpoint, target, tokenizers)
 
 

@@ -21,7 +21,7 @@ from serving.draft_fields import (
 from serving.draft_refusals import SPECULATORS_DOMINO, refuse_algorithm, refuse_unsupported
 from serving.fields import Fields
 
-MODEL_TYPE = "speculators_model_type"
+MODEL_TYPE, LAYERS = "speculators_model_type", "transformer_layer_config"
 # The format leaves out what equals the default of transformers' Qwen3Config or of its own schema.
 QWEN3 = Defaults(
     max_positions=32768,
@@ -80,14 +80,15 @@ def _layer_fields(fields: Fields) -> Fields:
     kind = fields.get(MODEL_TYPE)
     if kind != "dflash":
         raise fields.refuse(MODEL_TYPE, kind, "only dflash can be served")
+    fields.refuse_any(["dflash_config"], f"is of the authors' format and {MODEL_TYPE} is not")
     fields.refuse_any(["projector_type"], SPECULATORS_DOMINO)
     fields.refuse_any(["causal", "is_causal"], "is no field of the speculators format; remove it")
     refuse_unsupported(fields)
     if speculators := fields.object("speculators_config"):
         refuse_algorithm(speculators)
-    layer = fields.object("transformer_layer_config")
+    layer = fields.object(LAYERS)
     if layer is None:
-        raise fields.refuse("transformer_layer_config", None, "must describe the draft's layers")
+        raise fields.refuse(LAYERS, None, "must describe the draft's layers")
     layer.choice("model_type", ("qwen3",), "qwen3")
     refuse_unsupported(layer)
     return layer

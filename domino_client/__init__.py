@@ -7,7 +7,7 @@ with Client("127.0.0.1:8000") as client:
 
 from domino_client.aio import AsyncClient, AsyncStream
 from domino_client.client import Client, Stream
-from domino_client.completion import Chunk, Completion, ModelInfo, Speculation, Timings
+from domino_client.completion import Chunk, Completion, ModelInfo, Sampling, Speculation, Timings
 from domino_client.request import ChatTurn, RequestArgs
 from serving.errors import (
     BadRequest,
@@ -34,6 +34,7 @@ __all__ = [
     "Overloaded",
     "PeerUnavailable",
     "RequestArgs",
+    "Sampling",
     "ServingError",
     "Speculation",
     "Stream",

@@ -7,7 +7,7 @@ import grpc
 
 from domino_client.completion import Chunk, Completion, ModelInfo
 from domino_client.parse import Assembly, model_info
-from domino_client.request import RequestArgs, build_request
+from domino_client.request import RequestArgs, build_request, deadline
 from domino_serve.v1 import generate_pb2 as pb
 from domino_serve.v1.generate_pb2_grpc import GenerateServiceStub
 from serving.channel import aio_channel
@@ -64,8 +64,7 @@ class AsyncClient:
 
     def stream(self, text: str | None = None, **args: Unpack[RequestArgs]) -> AsyncStream:
         request = build_request(text, args)
-        own = args.get("timeout_s")
-        timeout_s = self._timeout_s if own is None else own
+        timeout_s = deadline(args, self._timeout_s)
         return AsyncStream(self._stub.Generate(request, timeout=timeout_s))
 
     async def generate(self, text: str | None = None, **args: Unpack[RequestArgs]) -> Completion:

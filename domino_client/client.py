@@ -7,7 +7,7 @@ import grpc
 
 from domino_client.completion import Chunk, Completion, ModelInfo
 from domino_client.parse import Assembly, model_info
-from domino_client.request import RequestArgs, build_request
+from domino_client.request import RequestArgs, build_request, deadline
 from domino_serve.v1 import generate_pb2 as pb
 from domino_serve.v1.generate_pb2_grpc import GenerateServiceStub
 from serving.channel import channel
@@ -62,8 +62,7 @@ class Client:
 
     def stream(self, text: str | None = None, **args: Unpack[RequestArgs]) -> Stream:
         request = build_request(text, args)
-        own = args.get("timeout_s")
-        timeout_s = self._timeout_s if own is None else own
+        timeout_s = deadline(args, self._timeout_s)
         return Stream(self._stub.Generate(request, timeout=timeout_s))
 
     def generate(self, text: str | None = None, **args: Unpack[RequestArgs]) -> Completion:

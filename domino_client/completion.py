@@ -50,23 +50,43 @@ class Timings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How tokens are drawn; top_k 0, top_p 1 and min_p 0 leave all in. seed: None for defaults."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """token_ids include a final stop id, text does not."""
+    """token_ids include a final stop id or the tokens of a stop string, text does not.
+
+    stop: the stop string that ended it. sampling: None when greedy.
+    """
 
     request_id: str
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stop_token_id: int | None
+    stop: str | None = None
     prompt_tokens: int
     completion_tokens: int
     speculation: Speculation
     timings: Timings
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelInfo:
-    """What the router serves, its limits and defaults; draft is empty without one."""
+    """What the router serves, its limits and defaults.
+
+    draft and draft_hash are empty and block_size is 0 without a draft; default_sampling is None
+    when requests that name no temperature are greedy.
+    """
 
     target: str
     draft: str
@@ -77,3 +97,14 @@ class ModelInfo:
     default_mode: str
     max_draft_tokens: int
     default_draft_tokens: int
+    block_size: int
+    dtype: str
+    target_hash: str
+    draft_hash: str
+    max_sequences: int
+    max_requests: int
+    default_max_tokens: int
+    default_sampling: Sampling | None
+    has_chat_template: bool
+    max_stop_strings: int
+    max_stop_chars: int

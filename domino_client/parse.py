@@ -7,10 +7,12 @@ from domino_client.completion import (
     Completion,
     FinishReason,
     ModelInfo,
+    Sampling,
     Speculation,
     Timings,
 )
 from domino_serve.v1 import generate_pb2 as pb
+from domino_serve.v1 import sampling_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.contract import mode_name
 from serving.errors import InternalError
@@ -52,10 +54,12 @@ class Assembly:
             token_ids=tuple(self._ids),
             finish_reason=_FINISH_REASONS[end.finish_reason],
             stop_token_id=end.stop_token_id if end.HasField("stop_token_id") else None,
+            stop=end.stop if end.HasField("stop") else None,
             prompt_tokens=end.usage.prompt_tokens,
             completion_tokens=end.usage.completion_tokens,
             speculation=_speculation(end.speculation),
             timings=_timings(end.timings),
+            sampling=_sampling(end.sampling) if end.HasField("sampling") else None,
         )
 
 
@@ -82,6 +86,16 @@ def _timings(timings: spec.RequestTimings) -> Timings:
     )
 
 
+def _sampling(sampling: sampling_pb2.Sampling) -> Sampling:
+    return Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p if sampling.HasField("top_p") else 1.0,
+        min_p=sampling.min_p,
+        seed=sampling.seed if sampling.HasField("seed") else None,
+    )
+
+
 def model_info(response: pb.GetModelInfoResponse) -> ModelInfo:
     return ModelInfo(
         target=response.target,
@@ -93,4 +107,17 @@ def model_info(response: pb.GetModelInfoResponse) -> ModelInfo:
         default_mode=mode_name(response.default_mode),
         max_draft_tokens=response.max_draft_tokens,
         default_draft_tokens=response.default_draft_tokens,
+        block_size=response.block_size,
+        dtype=response.dtype,
+        target_hash=response.target_hash,
+        draft_hash=response.draft_hash,
+        max_sequences=response.max_sequences,
+        max_requests=response.max_requests,
+        default_max_tokens=response.default_max_tokens,
+        default_sampling=_sampling(response.default_sampling)
+        if response.HasField("default_sampling")
+        else None,
+        has_chat_template=response.has_chat_template,
+        max_stop_strings=response.max_stop_strings,
+        max_stop_chars=response.max_stop_chars,
     )

@@ -20,6 +20,11 @@ class RouterConfig:
     max_requests: int = field(256, help="running requests; more are refused with CAPACITY")
     max_prompt_bytes: int = field(1 << 20, help="bytes of UTF-8 in a text or chat prompt")
     default_max_tokens: int = field(256, help="max_tokens of requests that name none")
+    use_generation_config: bool = field(
+        False,
+        help="take the sampling of requests that name none from the target's "
+        "generation_config.json; otherwise they are greedy",
+    )
     seat_timeout_s: float = field(0.5, help="wait for a draft seat; then the request runs plain")
     startup_timeout_s: float = field(300.0, help="wait for the verify service at start")
     grace_s: float = field(30.0, help="time running requests get after the first signal")

@@ -6,6 +6,8 @@ from domino_serve.v1 import generate_pb2 as pb
 from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1 import verify_pb2
 from router.config import RouterConfig
+from router.generation_config import default_sampling
+from router.stop_strings import MAX_CHARS, MAX_STRINGS
 from router.tokenizer import Tokenizer
 from serving.contract import MODES, mode_name
 from serving.errors import Mismatch, StartError
@@ -26,16 +28,28 @@ def served_model(
         names = ", ".join(map(mode_name, modes))
         raise StartError(f"mode {mode_name(default)}: the loaded models can run {names} only")
     speculative = len(modes) > 1
+    draft = target.draft if speculative else verify_pb2.DraftFingerprint()
     return pb.GetModelInfoResponse(
         target=target.target.name,
-        draft=target.draft.name if speculative else "",
+        draft=draft.name,
         vocab_size=target.target.vocab_size,
         max_context=target.max_context,
         eos_token_ids=target.eos_token_ids,
         modes=modes,
         default_mode=default,
-        max_draft_tokens=target.draft.block_size - 1 if speculative else 0,
+        max_draft_tokens=draft.block_size - 1 if speculative else 0,
         default_draft_tokens=target.default_draft_tokens if speculative else 0,
+        block_size=draft.block_size,
+        dtype=target.target.dtype,
+        target_hash=target.target.content_hash,
+        draft_hash=draft.content_hash,
+        max_sequences=target.max_sequences,
+        max_requests=config.max_requests,
+        default_max_tokens=config.default_max_tokens,
+        default_sampling=default_sampling(config.target) if config.use_generation_config else None,
+        has_chat_template=tokenizer.has_chat_template,
+        max_stop_strings=MAX_STRINGS,
+        max_stop_chars=MAX_CHARS,
     )
 
 

@@ -1,7 +1,7 @@
 """GenerateService: admit, reserve a draft seat, run on verify, turn committed ids into text."""
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,9 +11,9 @@ from domino_serve.v1 import generate_pb2 as pb
 from domino_serve.v1 import verify_pb2
 from domino_serve.v1.generate_pb2_grpc import GenerateServiceServicer
 from router.admission import Admission, Work
-from router.detokenize import Detokenizer
 from router.seats import DraftSeats
 from router.tokenizer import Tokenizer
+from router.transcript import Transcript
 from router.verify import VerifyClient
 from serving.errors import BadRequest, Overloaded
 from serving.guard import aio_guard
@@ -64,17 +64,13 @@ class GenerateServicer(GenerateServiceServicer):
 
     async def _run(self, work: Work, verify_id: str, context: Context) -> None:
         seat = await self._seats.reserve(work) if self._seats else None
-        text = Detokenizer(self._tokenizer)
+        transcript = Transcript(self._tokenizer, work)
         async with self._verify.run(_verify_request(work, verify_id, seat)) as run:
             async for event in run:
-                if event.HasField("chunk"):
-                    ids = event.chunk.token_ids
-                    piece = text.push(id_ for id_ in ids if id_ not in work.stop_token_ids)
-                    await context.write(_chunk(piece, ids))
-                else:
-                    if rest := text.finish():
-                        await context.write(_chunk(rest, ()))
-                    await context.write(_complete(work, event.complete))
+                for response in transcript.add(event):
+                    await context.write(response)
+                if transcript.cut:
+                    break
 
     @contextmanager
     def _registered(self, request_id: str) -> Iterator[str]:
@@ -101,20 +97,7 @@ def _verify_request(
         max_tokens=work.max_tokens,
         stop_token_ids=sorted(work.stop_token_ids),
         draft=seat,
+        sampling=work.sampling,
+        min_tokens=work.min_tokens,
+        chunk_stats=bool(work.stop),
     )
-
-
-def _chunk(text: str, token_ids: Iterable[int]) -> pb.GenerateResponse:
-    return pb.GenerateResponse(chunk=pb.GenerateChunk(text=text, token_ids=token_ids))
-
-
-def _complete(work: Work, end: verify_pb2.VerifyComplete) -> pb.GenerateResponse:
-    complete = pb.GenerateComplete(
-        request_id=work.request_id,
-        finish_reason=end.finish_reason,
-        stop_token_id=end.stop_token_id if end.HasField("stop_token_id") else None,
-        usage=end.usage,
-        speculation=end.speculation,
-        timings=end.timings,
-    )
-    return pb.GenerateResponse(complete=complete)

@@ -42,6 +42,11 @@ class Tokenizer:
             raise StartError(f"{file}: {error}") from error
         return cls(model, _chat_template(folder))
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be encoded."""
+        return self._chat is not None
+
     def encode_text(self, text: str) -> list[int]:
         """Ids of a plain prompt, with what the tokenizer itself puts around it."""
         return self._model.encode(text).ids

@@ -49,16 +49,17 @@ class VerifyClient:
 
     @asynccontextmanager
     async def run(self, request: pb.VerifyServiceGenerateRequest) -> AsyncIterator[Run]:
-        """A running request; an exception in the body, cancellation too, ends it there as well."""
+        """A running request; leaving before its last event, by exception or not, ends it there."""
         call = self._stub.Generate(request)
         try:
             yield call
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, "verify") from error
         except BaseException:
-            call.cancel()
-            await asyncio.shield(self._give_up(request.request_id))
+            await self._end(call, request.request_id)
             raise
+        if not call.done():
+            await self._end(call, request.request_id)
 
     async def abort(self, request_id: str) -> bool:
         """Whether such a request was running."""
@@ -67,6 +68,10 @@ class VerifyClient:
             return (await self._stub.Abort(request, timeout=_ABORT_TIMEOUT_S)).found
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, "verify") from error
+
+    async def _end(self, call: Run, request_id: str) -> None:
+        call.cancel()
+        await asyncio.shield(self._give_up(request_id))
 
     async def _give_up(self, request_id: str) -> None:
         try:

@@ -17,6 +17,11 @@ _ALLOWED: Final[dict[str, tuple[Callable[[float], bool], str]]] = {
 FIELDS: Final = tuple(_ALLOWED)
 
 
+def is_greedy(sampling: Sampling) -> bool:
+    """Whether only the most probable token is left; of equally probable ones the lowest id."""
+    return sampling.temperature == 0 or sampling.top_k == 1
+
+
 def check_sampling(sampling: Sampling, prefix: str = "") -> None:
     """Raises BadRequest naming the first field, after `prefix`, whose value is out of range."""
     for name in FIELDS:

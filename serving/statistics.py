@@ -3,11 +3,6 @@
 from domino_serve.v1 import speculation_pb2 as spec
 
 
-def new_stats(mode: spec.Mode.ValueType, draft_tokens: int) -> spec.SpeculationStats:
-    """The statistics of a request before its first step; draft_tokens is 0 in mode AR."""
-    return spec.SpeculationStats(mode=mode, width=draft_tokens + 1)
-
-
 def count_step(stats: spec.SpeculationStats, step: spec.StepStats, emitted: int) -> None:
     """Adds one verify step of which `emitted` tokens are kept, accepted ones first."""
     accepted = min(step.accepted_tokens, emitted)

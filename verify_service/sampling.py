@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from domino_serve.v1 import sampling_pb2
+from serving.sampling import is_greedy
 
 FEW = 1024  # candidates that nearly always hold the top-p mass; sorting a vocabulary is slow
 ROWS = 64  # rows at once, which bounds the float64 copies of the logits
@@ -35,7 +36,7 @@ class SamplingParams:
     @classmethod
     def of(cls, sampling: sampling_pb2.Sampling) -> Self | None:
         """A checked message's parameters; None when they leave the argmax only."""
-        if sampling.temperature == 0 or sampling.top_k == 1:
+        if is_greedy(sampling):
             return None
         return cls(
             temperature=sampling.temperature,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1 import verify_pb2
 from serving.errors import ServingError
-from serving.statistics import count_step, new_stats
+from serving.statistics import count_step
 from verify_service.accept import accept
 from verify_service.draft_link import DraftLink
 from verify_service.sampling import SamplingParams
@@ -37,6 +37,7 @@ class Request:
     draft: DraftPlan | None = None
     sampling: SamplingParams | None = None  # None: greedy
     min_tokens: int = 0
+    chunk_stats: bool = False
 
     def start(self) -> "Sequence":
         """What the engine runs."""
@@ -84,7 +85,8 @@ class Sequence:
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)
         plan = self.request.draft
-        self.stats = new_stats(plan.mode, plan.draft_tokens) if plan else new_stats(spec.MODE_AR, 0)
+        self.stats.mode = plan.mode if plan else spec.MODE_AR
+        self.stats.width = plan.draft_tokens + 1 if plan else 1
 
     @property
     def prompt_len(self) -> int:
@@ -143,11 +145,14 @@ class Sequence:
     def _emit(self, choices: list[int], step: spec.StepStats | None) -> spec.FinishReason.ValueType:
         """Appends and sends tokens up to the first stop id or the cap."""
         kept, reason = self._append(choices)
-        if step:
-            step.accepted_tokens = min(step.accepted_tokens, len(kept))
-            count_step(self.stats, step, len(kept))
         self.timings.total_ns = self.elapsed_ns()
-        chunk = verify_pb2.VerifyChunk(token_ids=kept, step=step, timings=self.timings)
+        chunk = verify_pb2.VerifyChunk(token_ids=kept)
+        if self.request.chunk_stats:
+            chunk.MergeFrom(
+                verify_pb2.VerifyChunk(step=step, speculation=self.stats, timings=self.timings)
+            )
+        if step:
+            count_step(self.stats, step, len(kept))
         self.request.emit(chunk)
         return reason
 

@@ -54,6 +54,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
                     draft=self._plan(request),
                     sampling=sampling_params(request.sampling),
                     min_tokens=request.min_tokens,
+                    chunk_stats=request.chunk_stats,
                 ),
             )
             yield from _responses(events)

@@ -1,6 +1,7 @@
 """Both clients against the real router: the same answers, prompt cancellation, typed errors."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,7 +15,11 @@ from domino_client import (
     DeadlineExceeded,
     InternalError,
     PeerUnavailable,
+    RequestArgs,
+    Sampling,
 )
+from domino_serve.v1 import sampling_pb2
+from domino_serve.v1 import speculation_pb2 as spec
 from tests.router.fake_services import HANG
 from tests.router.services import Services
 
@@ -117,14 +122,65 @@ def test_a_completion_is_there_only_at_the_end(services: Services) -> None:
         ({}, "prompt"),
         ({"text": "a", "token_ids": [1]}, "prompt"),
         ({"text": "a", "mode": "fast"}, "mode"),
+        ({"text": "\ud800"}, "text"),
+        ({"chat": [{"role": "user", "words": "a"}]}, "chat"),
+        ({"token_ids": [2**63]}, "token_ids"),
+        ({"text": "a", "temprature": 1}, "temprature"),
+        ({"text": "a", "temperature": "hot"}, "temperature"),
+        ({"text": "a", "temperature": 10**400}, "temperature"),
+        ({"text": "a", "seed": 2**63}, "seed"),
+        ({"text": "a", "seed": -(2**63) - 1}, "seed"),
+        ({"text": "a", "top_k": 1.5}, "top_k"),
+        ({"text": "a", "max_tokens": math.nan}, "max_tokens"),
+        ({"text": "a", "min_tokens": math.inf}, "min_tokens"),
+        ({"text": "a", "draft_tokens": "7"}, "draft_tokens"),
+        ({"text": "a", "stop": [7]}, "stop"),
+        ({"text": "a", "stop": ["\ud800"]}, "stop"),
+        ({"text": "a", "stop_token_ids": ["b"]}, "stop_token_ids"),
+        ({"text": "a", "timeout_s": 0}, "timeout_s"),
+        ({"text": "a", "timeout_s": -1.0}, "timeout_s"),
+        ({"text": "a", "timeout_s": math.nan}, "timeout_s"),
+        ({"text": "a", "timeout_s": math.inf}, "timeout_s"),
+        ({"text": "a", "timeout_s": 1e10}, "timeout_s"),
     ],
     ids=str,
 )
 def test_what_the_wire_cannot_say_is_refused_at_home(args: dict[str, Any], field: str) -> None:
-    """Prevents a prompt that silently replaces another."""
+    """Prevents a value that silently replaces or loses another, and errors without a field."""
     with Client("127.0.0.1:1") as client, pytest.raises(BadRequest) as caught:
         client.generate(**args)
     assert caught.value.field == field
+
+
+def test_every_argument_reaches_the_router(services: Services) -> None:
+    """Prevents arguments that one of the clients forgets."""
+    args: RequestArgs = {
+        "request_id": "mine",
+        "token_ids": [60],
+        "max_tokens": 9,
+        "min_tokens": 2,
+        "stop": "ab",
+        "stop_token_ids": [70],
+        "ignore_eos": True,
+        "temperature": 0.5,
+        "top_k": 3,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "seed": 8,
+        "mode": "dflash",
+        "draft_tokens": 4,
+    }
+    sync = services.client.generate(**args)
+    assert over_aio(services, lambda client: client.generate(**args)) == sync
+    first, second = (services.verify.requests.get(timeout=10) for _ in range(2))
+    first.request_id = second.request_id = ""
+    assert first == second
+    assert (first.max_tokens, first.min_tokens, list(first.stop_token_ids)) == (9, 2, [70])
+    assert first.sampling == sampling_pb2.Sampling(
+        temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, seed=8
+    )
+    assert (first.draft.mode, first.draft.draft_tokens) == (spec.MODE_DFLASH, 4)
+    assert sync.sampling == Sampling(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, seed=8)
 
 
 @pytest.mark.parametrize("stack", ["sync", "aio"])

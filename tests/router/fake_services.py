@@ -54,14 +54,34 @@ class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
     def GetTarget(
         self, request: verify_pb2.GetTargetRequest, context: grpc.ServicerContext
     ) -> verify_pb2.GetTargetResponse:
-        draft = verify_pb2.DraftFingerprint(name="draft", block_size=8, has_domino_head=True)
+        draft = verify_pb2.DraftFingerprint(
+            name="draft", block_size=8, has_domino_head=True, content_hash="def"
+        )
         return verify_pb2.GetTargetResponse(
-            target=verify_pb2.TargetFingerprint(name="counter", vocab_size=VOCAB_SIZE),
+            target=verify_pb2.TargetFingerprint(
+                name="counter", vocab_size=VOCAB_SIZE, content_hash="abc", dtype="float32"
+            ),
             draft=draft if self._has_draft else None,
             max_context=MAX_CONTEXT,
+            max_sequences=32,
             eos_token_ids=[EOS_ID],
             default_draft_tokens=5,
         )
+
+    def Score(
+        self, request: verify_pb2.ScoreRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.ScoreResponse:
+        raise AssertionError("routers score nothing")
+
+    def GetLoads(
+        self, request: verify_pb2.GetLoadsRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.GetLoadsResponse:
+        raise AssertionError("routers read no loads")
+
+    def FlushCache(
+        self, request: verify_pb2.FlushCacheRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.FlushCacheResponse:
+        raise AssertionError("routers flush nothing")
 
     def _answer(
         self, request: verify_pb2.VerifyServiceGenerateRequest, ended: threading.Event
@@ -78,13 +98,31 @@ class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
         stops = [i for i, id_ in enumerate(ids) if id_ in request.stop_token_ids]
         ids = ids[: stops[0] + 1] if stops else ids
         for i in range(0, len(ids), 2):
-            yield chunk(ids[i : i + 2])
+            yield chunk(ids[i : i + 2], request, steps=i // 2)
         reason = spec.FINISH_REASON_STOP if stops else spec.FINISH_REASON_LENGTH
         yield complete(request, len(ids), reason, stop_token_id=ids[-1] if stops else None)
 
 
-def chunk(ids: list[int]) -> verify_pb2.VerifyServiceGenerateResponse:
-    return verify_pb2.VerifyServiceGenerateResponse(chunk=verify_pb2.VerifyChunk(token_ids=ids))
+def chunk(
+    ids: list[int], request: verify_pb2.VerifyServiceGenerateRequest | None = None, steps: int = 0
+) -> verify_pb2.VerifyServiceGenerateResponse:
+    """After `steps` like it, a step of which one of three proposals was accepted."""
+    made = verify_pb2.VerifyChunk(token_ids=ids)
+    if request and request.chunk_stats:
+        made.step.CopyFrom(spec.StepStats(proposed_tokens=3, accepted_tokens=1))
+        made.timings.total_ns = steps + 1
+        made.speculation.CopyFrom(
+            spec.SpeculationStats(
+                mode=spec.MODE_DOMINO,
+                width=4,
+                verify_steps=steps,
+                proposed_tokens=3 * steps,
+                accepted_tokens=steps,
+                accepted_by_position=[steps, 0, 0],
+                step_tokens=2 * steps,
+            )
+        )
+    return verify_pb2.VerifyServiceGenerateResponse(chunk=made)
 
 
 def complete(

@@ -133,6 +133,11 @@ def test_model_info_tells_limits_and_defaults(services: Services) -> None:
     assert (info.modes, info.default_mode) == (("ar", "dflash", "domino"), "domino")
     assert (info.max_draft_tokens, info.default_draft_tokens) == (7, 5)
     assert info.max_context == MAX_CONTEXT
+    assert (info.dtype, info.target_hash, info.draft_hash) == ("float32", "abc", "def")
+    assert (info.block_size, info.max_sequences, info.max_requests) == (8, 32, 256)
+    assert (info.default_max_tokens, info.default_sampling) == (256, None)
+    assert (info.max_stop_strings, info.max_stop_chars) == (16, 256)
+    assert info.has_chat_template
 
 
 def test_many_requests_at_once(services: Services) -> None:

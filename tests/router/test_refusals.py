@@ -1,5 +1,6 @@
 """Bad requests through the real router: refused by field, value and limit; others go on."""
 
+import math
 import re
 
 import grpc
@@ -13,6 +14,7 @@ from tests.router.fake_services import HANG, VOCAB_SIZE
 from tests.router.services import Services
 
 LAST_ID = VOCAB_SIZE - 1
+NAN, INF = math.nan, math.inf
 
 
 def ids(*values: int) -> pb.TokenIds:
@@ -76,6 +78,36 @@ REFUSED = {
     "negative draft tokens": (request(draft_tokens=-1), "draft_tokens", r"-1; must be in 0\.\.7"),
     "draft tokens without a draft": (
         request(mode=1, draft_tokens=2), "draft_tokens", r"2; must be in 0\.\.0 in mode ar"
+    ),
+    "cold temperature": (request(temperature=-1e-9), "temperature", "must be from 0"),
+    "hot temperature": (request(temperature=100.001), "temperature", "100.001; .* to 100"),
+    "temperature nan": (request(temperature=NAN), "temperature", "nan; must be from 0"),
+    "temperature inf": (request(temperature=INF), "temperature", "inf; must be from 0"),
+    "temperature -inf": (request(temperature=-INF), "temperature", "-inf; must be from 0"),
+    "negative top_k": (request(top_k=-1), "top_k", "-1; must be at least 0, which keeps all"),
+    "top_p 0": (request(top_p=0), "top_p", r"0\.0; must be above 0 and at most 1"),
+    "top_p above 1": (request(top_p=1.0000001), "top_p", r"1\.0000001; must be above 0"),
+    "top_p nan": (request(top_p=NAN), "top_p", "nan; must be above 0"),
+    "top_p inf": (request(top_p=INF), "top_p", "inf; must be above 0"),
+    "negative min_p": (request(min_p=-0.01), "min_p", r"-0\.01; must be from 0 to 1"),
+    "min_p above 1": (request(min_p=1.01), "min_p", r"1\.01; must be from 0 to 1"),
+    "min_p nan": (request(min_p=NAN), "min_p", "nan; must be from 0 to 1"),
+    "min_p -inf": (request(min_p=-INF), "min_p", "-inf; must be from 0 to 1"),
+    "negative seed": (request(seed=-1), "seed", "-1; must be at least 0"),
+    "negative min_tokens": (request(min_tokens=-1), "min_tokens", r"-1; must be in 0\.\.63"),
+    "min_tokens above max_tokens": (
+        request(max_tokens=5, min_tokens=6), "min_tokens", r"6; must be in 0\.\.5"
+    ),
+    "min_tokens beyond the context": (
+        request(max_tokens=500, min_tokens=64), "min_tokens", r"64; must be in 0\.\.63"
+    ),
+    "17 stop strings": (request(stop=["x"] * 17), "stop", "17 strings, 16 at most"),
+    "10,000 stop strings": (request(stop=["x"] * 10_000), "stop", "10000 strings, 16 at most"),
+    "empty stop string": (request(stop=["x", ""]), "stop", r"\[1\] has 0 characters, 1 to 256"),
+    "long stop string": (request(stop=["東" * 257]), "stop", r"\[0\] has 257 characters, 1 to 256"),
+    "stop string without text": (request(stop=["a\ufffd"]), "stop", r"\[0\] contains U\+FFFD"),
+    "1025 stop ids": (
+        request(stop_token_ids=[9] * 1025), "stop_token_ids", "1025 ids, 1024 at most"
     ),
     "stop id out of range": (
         request(stop_token_ids=[VOCAB_SIZE]), "stop_token_ids", rf"\[0\] is {VOCAB_SIZE}"

@@ -22,6 +22,7 @@ from verify_service.servicer import VerifyServicer
 class Served:
     """A running service; `draining` refuses new requests."""
 
+    address: str
     stub: "verify_pb2_grpc.VerifyServiceStub"
     engine: Engine
     info: verify_pb2.GetTargetResponse
@@ -46,7 +47,7 @@ def served_engine(
     try:
         with channel(address) as calls:
             stub = verify_pb2_grpc.VerifyServiceStub(calls)
-            yield Served(stub, loaded.engine, loaded.info, draining)
+            yield Served(address, stub, loaded.engine, loaded.info, draining)
     finally:
         loaded.engine.stop()
         server.stop(None).wait()

@@ -33,7 +33,9 @@ class Sampling(_message.Message):
     temperature: _builtins.float
     """Divides the logits, 0 to 100. 0, and unset, is greedy: the other fields change nothing then."""
     top_k: _builtins.int
-    """Keeps the k most probable tokens, and those equal to the k-th; 0, and unset, keeps all."""
+    """Keeps the k most probable tokens, and those equal to the k-th; 0, and unset, keeps all. 1 is
+    greedy.
+    """
     top_p: _builtins.float
     """Keeps the most probable tokens whose mass reaches top_p, above 0 and at most 1. Unset: 1."""
     min_p: _builtins.float

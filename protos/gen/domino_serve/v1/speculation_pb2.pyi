@@ -160,9 +160,7 @@ Global___SpeculationStats: _TypeAlias = SpeculationStats  # noqa: Y015
 
 @_typing.final
 class StepStats(_message.Message):
-    """What one verify step did for one request; the tokens of its chunk are the accepted ones and the
-    target's own next one, as far as no stop or max_tokens cut them off.
-    """
+    """What one verify step did for one request, before a stop or max_tokens cut its tokens off."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -171,7 +169,7 @@ class StepStats(_message.Message):
     proposed_tokens: _builtins.int
     """Draft tokens verified; 0 in a plain step."""
     accepted_tokens: _builtins.int
-    """Draft tokens that equalled the target's choice and were kept."""
+    """Leading draft tokens that equalled the target's choice."""
     def __init__(
         self,
         *,

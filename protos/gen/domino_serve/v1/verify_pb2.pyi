@@ -67,12 +67,15 @@ class VerifyServiceGenerateRequest(_message.Message):
     DRAFT_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     MIN_TOKENS_FIELD_NUMBER: _builtins.int
+    CHUNK_STATS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Unique among the requests of this service."""
     max_tokens: _builtins.int
     """Most tokens to produce, at least 1."""
     min_tokens: _builtins.int
     """The stop ids are not produced among so many first tokens; 0 to max_tokens."""
+    chunk_stats: _builtins.bool
+    """Chunks carry statistics, for a caller that may end the request at a token of its own choice."""
     @_builtins.property
     def prompt_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Prompt ids, at least one, each in [0, vocab_size)."""
@@ -99,10 +102,11 @@ class VerifyServiceGenerateRequest(_message.Message):
         draft: Global___DraftSeat | None = ...,
         sampling: _sampling_pb2.Sampling | None = ...,
         min_tokens: _builtins.int = ...,
+        chunk_stats: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "_sampling", b"_sampling", "draft", b"draft", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "_sampling", b"_sampling", "draft", b"draft", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "prompt_ids", b"prompt_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "_sampling", b"_sampling", "chunk_stats", b"chunk_stats", "draft", b"draft", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "prompt_ids", b"prompt_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__draft: _TypeAlias = _typing.Literal["draft"]  # noqa: Y015
     _WhichOneofArgType__draft: _TypeAlias = _typing.Literal["_draft", b"_draft"]  # noqa: Y015
@@ -155,6 +159,7 @@ class VerifyChunk(_message.Message):
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    SPECULATION_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -162,28 +167,40 @@ class VerifyChunk(_message.Message):
 
     @_builtins.property
     def step(self) -> _speculation_pb2.StepStats:
-        """What the step did; unset for the token that came out of the prompt's pass. With it and the
-        times, a caller that ends the request at an earlier token knows its statistics up to there.
-        """
+        """With chunk_stats, what the step did; unset for the token that came out of the prompt's pass."""
+
+    @_builtins.property
+    def speculation(self) -> _speculation_pb2.SpeculationStats:
+        """With chunk_stats, the statistics up to the step before."""
 
     @_builtins.property
     def timings(self) -> _speculation_pb2.RequestTimings:
-        """Times of the request up to these tokens."""
+        """With chunk_stats, the times up to these tokens."""
 
     def __init__(
         self,
         *,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         step: _speculation_pb2.StepStats | None = ...,
+        speculation: _speculation_pb2.SpeculationStats | None = ...,
         timings: _speculation_pb2.RequestTimings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step", "timings", b"timings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_speculation", b"_speculation", "_step", b"_step", "_timings", b"_timings", "speculation", b"speculation", "step", b"step", "timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step", "timings", b"timings", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_speculation", b"_speculation", "_step", b"_step", "_timings", b"_timings", "speculation", b"speculation", "step", b"step", "timings", b"timings", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__speculation: _TypeAlias = _typing.Literal["speculation"]  # noqa: Y015
+    _WhichOneofArgType__speculation: _TypeAlias = _typing.Literal["_speculation", b"_speculation"]  # noqa: Y015
     _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
     _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    _WhichOneofReturnType__timings: _TypeAlias = _typing.Literal["timings"]  # noqa: Y015
+    _WhichOneofArgType__timings: _TypeAlias = _typing.Literal["_timings", b"_timings"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__speculation) -> _WhichOneofReturnType__speculation | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timings) -> _WhichOneofReturnType__timings | None: ...
 
 Global___VerifyChunk: _TypeAlias = VerifyChunk  # noqa: Y015
 

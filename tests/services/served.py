@@ -9,7 +9,6 @@ import draft_service.load
 import verify_service.load
 from domino_serve.v1 import draft_pb2_grpc, verify_pb2_grpc
 from draft_service.config import DraftServiceConfig
-from draft_service.engine import DraftEngine
 from draft_service.servicer import DraftServicer
 from serving.channel import channel
 from serving.server import Server
@@ -26,7 +25,7 @@ class Draft:
     """A draft service; `stop` ends it at once, as a crash would."""
 
     address: str
-    engine: DraftEngine
+    loaded: draft_service.load.Loaded
     servicer: DraftServicer
     stub: draft_pb2_grpc.DraftServiceStub
     server: Server
@@ -71,7 +70,7 @@ def serve_draft(
     server.start()
     with channel(server.address) as calls:
         stub = draft_pb2_grpc.DraftServiceStub(calls)
-        draft = Draft(server.address, loaded.engine, servicer, stub, server)
+        draft = Draft(server.address, loaded, servicer, stub, server)
         try:
             yield draft
         finally:

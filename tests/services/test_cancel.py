@@ -102,14 +102,15 @@ def test_a_verify_service_that_dies_frees_its_seats(
 ) -> None:
     """Seats of the dead fill the draft; a traceback for every lost peer hides real faults."""
     with serve_draft(max_sessions=1) as draft, serve_verify() as verify:
-        freed, close = threading.Event(), draft.engine.close
+        freed, close = threading.Event(), draft.loaded.engine.close
 
         def close_and_tell(stream: Stream) -> None:
             close(stream)
             freed.set()
 
-        monkeypatch.setattr(draft.engine, "close", close_and_tell)
+        monkeypatch.setattr(draft.loaded.engine, "close", close_and_tell)
         call = start(verify.stub, PROMPT, 120, seat(draft.stub, draft.address))
+        call.read(1)  # the session is open
         [(_, link)] = verify.links.items()
         assert isinstance(link, GrpcDraftLink)
         link.close()

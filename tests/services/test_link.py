@@ -1,0 +1,182 @@
+"""The stream to a draft, against a real draft service and against ones that break the contract."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2
+from serving.errors import ContractMismatch, DraftUnavailable, Mismatch
+from serving.guard import guard
+from tests.services.served import Draft, serve_draft
+from verify_service.draft_link import MAX_ROW_BYTES, GrpcDraftLink
+from verify_service.draft_links import DraftLinks
+
+TARGET = verify_pb2.TargetFingerprint(hidden_size=4096, dtype="float32", content_hash="t")
+DRAFT = verify_pb2.DraftFingerprint(content_hash="d")
+Steps = Callable[[draft_pb2.StepRequest], Iterator[draft_pb2.StepResponse]]
+
+
+def fingerprints(draft: Draft) -> tuple[verify_pb2.TargetFingerprint, verify_pb2.DraftFingerprint]:
+    """Copies of those it expects."""
+    target, drafted = verify_pb2.TargetFingerprint(), verify_pb2.DraftFingerprint()
+    target.CopyFrom(draft.loaded.target)
+    drafted.CopyFrom(draft.loaded.hello.draft)
+    return target, drafted
+
+
+def test_an_answer_nobody_waited_for_is_skipped() -> None:
+    """After a step that failed between message and answer, every later answer would be one late."""
+    with serve_draft() as draft:
+        link = GrpcDraftLink(draft.address, *fingerprints(draft), timeout_s=30)
+        link.send(draft_pb2.StepRequest(steps=[draft_pb2.SessionStep(session=1, step=5)]), None)
+        link.send(draft_pb2.StepRequest(steps=[draft_pb2.SessionStep(session=2, step=6)]), None)
+        answer = link.receive(30)
+        assert [result.session for result in answer.results] == [2]
+        assert link.alive
+        link.close()
+        assert not link.alive
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_another_model_is_refused_by_field(role: str) -> None:
+    """Verify learns at the handshake, and by which field, that the two do not belong together."""
+    with serve_draft() as draft:
+        target, drafted = fingerprints(draft)
+        (target if role == "target" else drafted).content_hash = "other"
+        with pytest.raises(Mismatch) as caught:
+            GrpcDraftLink(draft.address, target, drafted, timeout_s=30)
+    assert caught.value.field == f"{role}.content_hash"
+    assert caught.value.actual == "other"
+
+
+class ScriptedDraft(draft_pb2_grpc.DraftServiceServicer):
+    """Says yes to everybody; `steps` answers."""
+
+    def __init__(self, steps: Steps, max_rows: int = 64) -> None:
+        self._steps, self._max_rows = steps, max_rows
+        self.handshakes = 0
+        self.refusal: Exception | None = None
+
+    def Handshake(
+        self, request: draft_pb2.HandshakeRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.HandshakeResponse:
+        with guard(context):
+            self.handshakes += 1
+            if self.refusal:
+                raise self.refusal
+            return draft_pb2.HandshakeResponse(max_rows=self._max_rows)
+
+    def ReserveSeat(
+        self, request: draft_pb2.ReserveSeatRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.ReserveSeatResponse:
+        return draft_pb2.ReserveSeatResponse(ticket="ticket")
+
+    def Step(
+        self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext
+    ) -> Iterator[draft_pb2.StepResponse]:
+        for request in request_iterator:
+            yield from self._steps(request)
+
+
+@contextmanager
+def served(draft: ScriptedDraft) -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(4))
+    draft_pb2_grpc.add_DraftServiceServicer_to_server(draft, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def never(request: draft_pb2.StepRequest) -> Iterator[draft_pb2.StepResponse]:
+    yield from ()
+
+
+def test_a_draft_that_does_not_answer_in_time_is_lost() -> None:
+    """A dead link that is used again would cost the timeout at every step."""
+    with served(ScriptedDraft(never)) as address:
+        link = GrpcDraftLink(address, TARGET, DRAFT, timeout_s=30)
+        link.send(draft_pb2.StepRequest(), None)
+        with pytest.raises(DraftUnavailable, match=rf"{address}: no answer within 0\.01 s"):
+            link.receive(0.01)
+        assert not link.alive
+
+
+def test_an_answer_from_the_future_is_a_broken_draft() -> None:
+    """Answers are numbered so that none is taken for another's."""
+
+    def ahead(request: draft_pb2.StepRequest) -> Iterator[draft_pb2.StepResponse]:
+        yield draft_pb2.StepResponse(sequence_number=request.sequence_number + 1)
+
+    with served(ScriptedDraft(ahead)) as address:
+        link = GrpcDraftLink(address, TARGET, DRAFT, timeout_s=30)
+        link.send(draft_pb2.StepRequest(), None)
+        with pytest.raises(DraftUnavailable, match="answered message 2 of 1"):
+            link.receive(30)
+        assert not link.alive
+
+
+def test_a_stream_that_breaks_says_why() -> None:
+    """The log must tell a crash from a refusal."""
+
+    def crash(request: draft_pb2.StepRequest) -> Iterator[draft_pb2.StepResponse]:
+        raise RuntimeError("out of luck")
+        yield
+
+    with served(ScriptedDraft(crash)) as address:
+        link = GrpcDraftLink(address, TARGET, DRAFT, timeout_s=30)
+        link.send(draft_pb2.StepRequest(), None)
+        with pytest.raises(DraftUnavailable, match="out of luck"):
+            link.receive(30)
+        assert not link.alive
+
+
+@pytest.mark.parametrize(("offered", "taken"), [(7, 7), (10**6, MAX_ROW_BYTES // 16384)])
+def test_messages_stay_far_below_the_limit(offered: int, taken: int) -> None:
+    """4096 float32 rows of an 8B model are a message that gRPC refuses, ending the stream."""
+    with served(ScriptedDraft(never, max_rows=offered)) as address:
+        link = GrpcDraftLink(address, TARGET, DRAFT, timeout_s=30)
+        assert link.max_rows == taken
+        link.close()
+
+
+def test_links_are_shared_and_replaced() -> None:
+    """One stream per pair; a broken one must not be handed out again."""
+    draft = ScriptedDraft(never)
+    with served(draft) as address:
+        links = DraftLinks(TARGET, DRAFT, timeout_s=30)
+        first = links.get(address)
+        assert links.get(address) is first
+        first.close()
+        second = links.get(address)
+        assert second is not first
+        assert (second.alive, draft.handshakes) == (True, 2)
+        links.close()
+        assert not second.alive
+
+
+def test_a_draft_that_is_away_is_not_asked_by_every_request() -> None:
+    """Each request would wait for the same draft, one after another."""
+    draft = ScriptedDraft(never)
+    draft.refusal = RuntimeError("not today")
+    with served(draft) as address:
+        links = DraftLinks(TARGET, DRAFT, timeout_s=30)
+        for _ in range(3):
+            with pytest.raises(DraftUnavailable):
+                links.get(address)
+    assert draft.handshakes == 1
+
+
+def test_a_mismatch_is_told_to_every_request() -> None:
+    """It is an error of the installation: quiet plain decoding would hide it."""
+    draft = ScriptedDraft(never)
+    draft.refusal = ContractMismatch(1, 2)
+    with served(draft) as address:
+        links = DraftLinks(TARGET, DRAFT, timeout_s=30)
+        for _ in range(3):
+            with pytest.raises(ContractMismatch):
+                links.get(address)
+    assert draft.handshakes == 3

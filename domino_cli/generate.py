@@ -9,23 +9,17 @@ from contextlib import contextmanager
 from domino_cli.ask import Answer, ask
 from domino_cli.errors import UsageError
 from domino_cli.progress import say
+from domino_cli.request_arguments import add_request_arguments, request_args
 from domino_cli.stack import Stack
-from domino_cli.stack_arguments import (
-    MODES,
-    STACK_FLAGS,
-    add_stack_arguments,
-    positive,
-    stack_config,
-)
-from domino_client import Client, RequestArgs
+from domino_cli.stack_arguments import STACK_FLAGS, add_stack_arguments, stack_config
+from domino_client import Client
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", help="text to continue, '-' reads stdin")
     parser.add_argument("--chat", action="store_true", help="PROMPT is a user's turn of a chat")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
-    parser.add_argument("--mode", choices=MODES, help="how tokens are drafted; ar does not draft")
-    parser.add_argument("--max-tokens", type=positive, metavar="N", help="most tokens to produce")
+    add_request_arguments(parser)
     parser.add_argument(
         "--address", metavar="HOST:PORT", help="a running router (default: start the services)"
     )
@@ -34,11 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    prompt = read_prompt(args.prompt)
+    text, request = request_args(args, read_prompt(args.prompt))
     with router(args) as address, Client(address) as client:
         on_text = ignore if args.json else write
-        chat = prompt if args.chat else None
-        answer = ask(client, None if args.chat else prompt, on_text, **request(args, chat))
+        answer = ask(client, text, on_text, **request)
     if args.json:
         print(json.dumps(answer.as_json()))
     else:
@@ -73,14 +66,6 @@ def router(args: argparse.Namespace) -> Iterator[str]:
     yield args.address
 
 
-def request(args: argparse.Namespace, chat: str | None) -> RequestArgs:
-    return RequestArgs(
-        chat=None if chat is None else [{"role": "user", "content": chat}],
-        max_tokens=args.max_tokens,
-        mode=args.mode,
-    )
-
-
 def write(text: str) -> None:
     print(text, end="", flush=True)
 
@@ -91,9 +76,10 @@ def ignore(text: str) -> None:
 
 def summary(answer: Answer) -> str:
     completion, speculation = answer.completion, answer.completion.speculation
+    seed = f", seed {completion.sampling.seed}" if completion.sampling else ""
     return (
         f"[{speculation.mode}, width {speculation.width}: {completion.completion_tokens} tokens, "
         f"{answer.tokens_per_s:.1f} tokens/s, acceptance length "
         f"{speculation.acceptance_length:.2f}, TTFT {answer.ttft_s * 1e3:.0f} ms, "
-        f"finished by {completion.finish_reason}]"
+        f"finished by {completion.finish_reason}{seed}]"
     )

@@ -67,7 +67,7 @@ def build_request(text: str | None, args: RequestArgs) -> pb.GenerateRequest:
         try:
             _set(request, name, value)
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise BadRequest(name, f"{value!r:.100}: {error}") from None
+            raise BadRequest(name, f"{value!r:.100} cannot be sent: {error}") from None
     return request
 
 
@@ -76,7 +76,7 @@ def _set(request: pb.GenerateRequest, name: str, value: Any) -> None:
     match name:
         case "mode":
             if value not in MODES:
-                raise ValueError(f"is unknown; use {', '.join(MODES)}")
+                raise ValueError(f"use {', '.join(MODES)}")
             request.mode = MODES[value]
         case "chat":
             request.chat.SetInParent()

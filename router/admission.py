@@ -14,7 +14,7 @@ from router.stop_strings import check_stop_strings
 from router.tokenizer import Tokenizer
 from serving.contract import mode_name
 from serving.errors import BadRequest
-from serving.sampling import FIELDS, check_sampling, is_greedy
+from serving.sampling import is_greedy, requested
 
 _MAX_STOP_IDS: Final = 1024
 _SEED_BITS: Final = 63
@@ -88,12 +88,7 @@ class Admission:
         return frozenset((*request.stop_token_ids, *eos_ids))
 
     def _sampling(self, request: pb.GenerateRequest) -> Sampling | None:
-        sampling = Sampling()
-        sampling.CopyFrom(self._model.default_sampling)
-        for name in FIELDS:
-            if request.HasField(name):  # type: ignore[arg-type]
-                setattr(sampling, name, getattr(request, name))
-        check_sampling(sampling)
+        sampling = requested(request, self._model.default_sampling)
         if is_greedy(sampling):
             return None
         if not sampling.HasField("seed"):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from domino_serve.v1.generate_pb2 import GenerateRequest
 from domino_serve.v1.sampling_pb2 import Sampling
 from serving.errors import BadRequest
 
@@ -15,6 +16,17 @@ _ALLOWED: Final[dict[str, tuple[Callable[[float], bool], str]]] = {
     "seed": (lambda value: value >= 0, "at least 0"),
 }
 FIELDS: Final = tuple(_ALLOWED)
+
+
+def requested(request: GenerateRequest, default: Sampling) -> Sampling:
+    """The request's fields, `default` where it has none, checked; raises BadRequest."""
+    sampling = Sampling()
+    sampling.CopyFrom(default)
+    for name in FIELDS:
+        if request.HasField(name):  # type: ignore[arg-type]
+            setattr(sampling, name, getattr(request, name))
+    check_sampling(sampling)
+    return sampling
 
 
 def is_greedy(sampling: Sampling) -> bool:

@@ -151,6 +151,19 @@ def test_a_full_or_ending_service_refuses_scores(model: tuple[Path, Any]) -> Non
         assert isinstance(from_rpc_error(ending.value), Draining)
 
 
+def test_a_caller_that_leaves_ends_its_scores(service: Served) -> None:
+    """Abandoned scores would hold a place in the batch for all their blocks."""
+    request = verify_pb2.ScoreRequest(
+        prompt_ids=[1] * 180, blocks=[verify_pb2.Block(ids=[1] * 64)] * 64
+    )
+    call = service.stub.Score.future(request, timeout=60)
+    while not service.stub.GetLoads(verify_pb2.GetLoadsRequest()).running:
+        assert not call.done(), "too fast to be left"
+    call.cancel()
+    assert service.engine.idle.wait(30)
+    assert score(service, PROMPT, [[]]).scores
+
+
 def test_loads_are_the_moments_figures(service: Served) -> None:
     """A balancer that reads 0 where a batch runs sends everything here."""
     request = verify_pb2.VerifyServiceGenerateRequest(

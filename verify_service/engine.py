@@ -15,6 +15,7 @@ from serving.errors import BadRequest, Draining, InternalError, Overloaded
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
 from verify_service.scheduler import Scheduler
+from verify_service.self_check import FirstProposals
 from verify_service.sequence import Request, Sequence
 
 Outcome: TypeAlias = "spec.FinishReason.ValueType | InternalError"
@@ -30,6 +31,7 @@ class Engine:
     ) -> None:
         self._executor, self.scheduler, self._drafting = executor, scheduler, drafting
         self._max_waiting = max_waiting
+        self._first_proposals = FirstProposals()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
         self.idle = threading.Event()
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -148,6 +150,8 @@ class Engine:
         took = time.monotonic_ns() - began
         for item, choices in zip(work, chosen, strict=True):
             item.sequence.timings.verify_ns += took
+            if item.sequence.proposals and not item.sequence.request.sampling:
+                self._first_proposals.count(item.sequence.proposals[0] == choices.ids[0])
             if reason := item.sequence.commit(item.ids, choices):
                 self._finish(item.sequence, reason)
         self._drafting.send([*(item.sequence for item in work), *scheduler.waiting])

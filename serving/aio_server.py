@@ -7,6 +7,7 @@ import signal
 import grpc
 
 from serving.channel import SERVER_OPTIONS
+from serving.malformed import AioRefuseMalformed
 from serving.process import LIVENESS, READINESS, announce, bind
 
 _log = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ class AioServer:
     """
 
     def __init__(self, service: str, *, host: str, port: int, grace_s: float) -> None:
-        self.grpc = grpc.aio.server(options=SERVER_OPTIONS)
+        self.grpc = grpc.aio.server(interceptors=[AioRefuseMalformed()], options=SERVER_OPTIONS)
         self.address = bind(self.grpc, host, port)
         self.draining = asyncio.Event()
         self._service = service

@@ -11,6 +11,7 @@ from typing import Final
 import grpc
 
 from serving.channel import SERVER_OPTIONS
+from serving.malformed import RefuseMalformed
 from serving.process import LIVENESS, READINESS, announce, bind
 
 _log = logging.getLogger(__name__)
@@ -28,7 +29,11 @@ class Server:
     def __init__(
         self, service: str, *, host: str, port: int, grace_s: float, max_workers: int = 64
     ) -> None:
-        self.grpc = grpc.server(ThreadPoolExecutor(max_workers, service), options=SERVER_OPTIONS)
+        self.grpc = grpc.server(
+            ThreadPoolExecutor(max_workers, service),
+            interceptors=[RefuseMalformed()],
+            options=SERVER_OPTIONS,
+        )
         self.address = bind(self.grpc, host, port)
         self.draining = threading.Event()
         self._service = service

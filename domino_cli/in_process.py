@@ -24,7 +24,7 @@ class LocalDraftLink:
 
     def __init__(self, engine: DraftEngine, max_rows: int) -> None:
         self.max_rows = max_rows
-        self._engine, self._stream = engine, Stream()
+        self.engine, self._stream = engine, Stream()
         self._pending: tuple[draft_pb2.StepRequest, Tensor | None] | None = None
 
     def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
@@ -32,27 +32,27 @@ class LocalDraftLink:
 
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
         assert self._pending is not None, "receive follows send"
-        return self._engine.step(self._stream, *self._pending)
+        return self.engine.step(self._stream, *self._pending)
 
     def close(self) -> None:
         self.alive = False
-        self._engine.close(self._stream)
+        self.engine.close(self._stream)
 
 
 class InProcess:
     """A verify engine and, with `draft`, a draft engine beside it; a context manager."""
 
     def __init__(self, verify: LoadedVerify, draft: LoadedDraft | None = None) -> None:
-        self._engine, self._draft = verify.engine, draft
+        self.engine, self._draft = verify.engine, draft
         self._names = itertools.count()
         self.link = LocalDraftLink(draft.engine, draft.hello.max_rows) if draft else None
 
     def __enter__(self) -> Self:
-        self._engine.start()
+        self.engine.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._engine.stop()
+        self.engine.stop()
 
     def submit(
         self,
@@ -68,7 +68,7 @@ class InProcess:
     ) -> "queue.SimpleQueue[Event]":
         """Starts a request; its events arrive in the queue. `plan` names another draft link."""
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._engine.submit(
+        self.engine.submit(
             Request(
                 request_id=f"local-{next(self._names)}",
                 prompt_ids=list(prompt_ids),

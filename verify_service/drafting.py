@@ -144,14 +144,15 @@ def _next_step(sequence: Sequence, draft: DraftSession, max_rows: int) -> draft_
     No more proposals than the request can still take beside the bonus token: the positions
     verified then never pass the end of the context.
     """
-    count = min(sequence.kv_len - draft.kv_len, max_rows)
+    # A preempted sequence has fewer rows than its draft until its positions have run again.
+    count = max(0, min(sequence.kv_len - draft.kv_len, max_rows))
     draft.step += 1
     step = draft_pb2.SessionStep(
         session=draft.session, step=draft.step, rows_start=draft.kv_len, num_rows=count
     )
     left = sequence.request.max_tokens - sequence.num_generated
     wanted = min(draft.plan.draft_tokens, left - 1)
-    if not sequence.in_prompt and draft.kv_len + count == sequence.kv_len and wanted > 0:
+    if not sequence.in_prefill and draft.kv_len + count == sequence.kv_len and wanted > 0:
         step.current = sequence.tokens[-1]
         step.draft_tokens = wanted
     return step

@@ -22,7 +22,11 @@ class Work:
 
 
 class Scheduler:
-    """Sequences join and leave at every step; a running one owns all pages it can ever need."""
+    """Sequences join and leave at every step; when pages run out, the youngest waits again.
+
+    A preempted sequence keeps its tokens and its draft, and runs its positions anew when it is
+    readmitted: row-invariant arithmetic gives the same KV, so its output does not change.
+    """
 
     def __init__(
         self, *, pages: int, page_size: int, max_sequences: int, prefill_tokens: int
@@ -33,41 +37,84 @@ class Scheduler:
         self.prefill_tokens = prefill_tokens
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.num_preempted = 0
 
     def pages_for(self, positions: int) -> int:
         """Pages that hold so many positions."""
         return -(-positions // self.page_size)
 
     def can_admit(self) -> bool:
-        """Whether the first waiting sequence fits now."""
-        return (
-            bool(self.waiting)
-            and len(self.running) < self.max_sequences
-            and self.allocator.can_allocate(self.pages_for(self.waiting[0].capacity))
-        )
+        """Whether the first waiting sequence fits, with a page to grow for each that runs."""
+        if not self.waiting or len(self.running) >= self.max_sequences:
+            return False
+        needed = self.pages_for(self.waiting[0].prefill_end) + len(self.running)
+        spare = sum(len(self._ahead(sequence)) for sequence in self.running)
+        return needed <= self.allocator.num_free + spare
 
     def admit(self) -> Sequence:
-        """Moves the first waiting sequence to the running ones and returns it."""
+        """Moves the first waiting sequence to the running ones and returns it.
+
+        It gets all pages it may ever need, in one run, while they are plenty.
+        """
         sequence = self.waiting.popleft()
-        sequence.pages = self.allocator.allocate(self.pages_for(sequence.capacity))
-        sequence.timings.queue_ns = sequence.elapsed_ns()
         self.running.append(sequence)
+        pages = self.pages_for(sequence.capacity)
+        if self.allocator.can_allocate(pages):
+            sequence.pages = self.allocator.allocate(pages)
+        sequence.timings.queue_ns = sequence.timings.queue_ns or sequence.elapsed_ns()
         return sequence
 
     def plan(self) -> list[Work]:
-        """The next step's work; empty when nothing runs."""
-        budget = self.prefill_tokens
+        """The next step's work; empty when nothing runs. Prompts share the token budget evenly."""
+        budget, prompts = self.prefill_tokens, sum(s.in_prefill for s in self.running)
         work: list[Work] = []
-        for sequence in self.running:
-            if not sequence.in_prompt:
-                ids = sequence.next_ids()
-                work.append(Work(sequence=sequence, ids=ids, choices=len(ids)))
-            elif budget > 0:
-                ids = sequence.tokens[sequence.kv_len : sequence.kv_len + budget]
-                budget -= len(ids)
-                last = sequence.kv_len + len(ids) == sequence.prompt_len
-                work.append(Work(sequence=sequence, ids=ids, choices=int(last)))
+        for sequence in list(self.running):  # oldest first: preemption takes from the other end
+            if sequence not in self.running:
+                continue
+            item = _work(sequence, -(-budget // max(prompts, 1)))
+            if item.ids and self._make_room(sequence, item.start + len(item.ids)):
+                work.append(item)
+                budget -= len(item.ids) if sequence.in_prefill else 0
+            prompts -= sequence.in_prefill
         return work
+
+    def _make_room(self, sequence: Sequence, positions: int) -> bool:
+        """Whether `sequence` runs and has pages for so many positions; preempts younger ones."""
+        while sequence in self.running:
+            missing = self.pages_for(positions) - len(sequence.pages)
+            if missing <= 0:
+                return True
+            if self.allocator.can_allocate(missing):
+                sequence.pages += self.allocator.allocate(missing)
+            elif not self._take_back():
+                self._preempt(self.running[-1])
+        return False
+
+    def _ahead(self, sequence: Sequence) -> list[int]:
+        """Pages a running sequence holds beyond its next step's."""
+        if sequence.in_prefill:
+            end = sequence.prefill_end
+        else:
+            end = sequence.kv_len + len(sequence.next_ids())
+        return sequence.pages[self.pages_for(end) :]
+
+    def _take_back(self) -> bool:
+        """Frees the pages that running sequences hold ahead of need; False when there are none."""
+        freed = False
+        for sequence in self.running:
+            if ahead := self._ahead(sequence):
+                self.allocator.release(ahead)
+                del sequence.pages[-len(ahead) :]
+                freed = True
+        return freed
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Takes all pages of a running sequence, which waits first in line to run again."""
+        self.running.remove(sequence)
+        self.allocator.release(sequence.pages)
+        sequence.pages, sequence.proposals, sequence.kv_len = [], [], 0
+        self.waiting.appendleft(sequence)
+        self.num_preempted += 1
 
     def remove(self, sequence: Sequence) -> None:
         """Takes a sequence out, waiting or running, and frees its pages."""
@@ -84,3 +131,14 @@ class Scheduler:
         assert len(held) == len(set(held)), "a page is held by two sequences"
         total = self.allocator.num_free + len(held)
         assert total == self.allocator.num_pages, f"{total} of {self.allocator.num_pages} pages"
+
+
+def _work(sequence: Sequence, share: int) -> Work:
+    """What a sequence runs next: `share` positions of its prompt at most, or current and draft."""
+    if not sequence.in_prefill:
+        ids = sequence.next_ids()
+        return Work(sequence=sequence, ids=ids, choices=len(ids))
+    end = min(sequence.kv_len + share, sequence.prefill_end)
+    last = end == sequence.prompt_len and not sequence.num_generated
+    ids = sequence.tokens[sequence.kv_len : end]
+    return Work(sequence=sequence, ids=ids, choices=int(last))

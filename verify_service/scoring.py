@@ -40,7 +40,7 @@ class ScoreSequence(Sequence):
 
     @property
     def wants_logprobs(self) -> bool:
-        return self.score.logprobs and not self.in_prompt
+        return self.score.logprobs and not self.in_prefill
 
     @property
     def sized_by(self) -> str:
@@ -54,7 +54,7 @@ class ScoreSequence(Sequence):
         return [self.score.current, *self.score.blocks[self.num_scored]]
 
     def commit(self, ids: list[int], chosen: Chosen) -> spec.FinishReason.ValueType:
-        if self.in_prompt:
+        if self.in_prefill:
             self.kv_len += len(ids)
             return spec.FINISH_REASON_UNSPECIFIED
         self.num_scored += 1

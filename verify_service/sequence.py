@@ -99,9 +99,17 @@ class Sequence:
         return len(self.tokens) - self.prompt_len
 
     @property
-    def in_prompt(self) -> bool:
-        """Whether prompt positions are still to run."""
-        return self.kv_len < self.prompt_len
+    def prefill_end(self) -> int:
+        """Positions to run before the next token is asked for.
+
+        The whole prompt; after a preemption, the tokens emitted so far too, but the current one.
+        """
+        return len(self.tokens) - 1 if self.num_generated else self.prompt_len
+
+    @property
+    def in_prefill(self) -> bool:
+        """Whether such positions are left."""
+        return self.kv_len < self.prefill_end
 
     @property
     def capacity(self) -> int:
@@ -131,7 +139,7 @@ class Sequence:
 
         The KV of rejected ids is overwritten by the next step.
         """
-        if self.in_prompt:
+        if self.in_prefill:
             self.kv_len += len(ids)
             if not chosen.ids:
                 return spec.FINISH_REASON_UNSPECIFIED

@@ -86,7 +86,7 @@ def test_an_error_in_a_step_ends_the_running_requests_alone() -> None:
         failures = iter([RuntimeError("out of luck")])
 
         def fail_once(work: Sequence[Work]) -> None:
-            if all(not w.sequence.in_prompt for w in work):
+            if all(not w.sequence.in_prefill for w in work):
                 for failure in failures:
                     raise failure
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verify_service.scheduler import Scheduler
+from verify_service.scheduler import Scheduler, Work
 from verify_service.sequence import Chosen, Request, Sequence
 
 PAGES, PAGE_SIZE, MAX_SEQUENCES, PREFILL_TOKENS = 12, 4, 3, 5
@@ -63,48 +63,59 @@ class Traffic:
     def step(self, accepted: int) -> None:
         """One engine step in which the target agrees with `accepted` proposals of everybody."""
         self.admit()
-        budget = PREFILL_TOKENS
-        planned = {id(work.sequence): work for work in self.scheduler.plan()}
-        for sequence in list(self.scheduler.running):
-            work = planned.pop(id(sequence), None)
-            if work is None:
-                assert sequence.in_prompt
-                assert budget == 0, "only a spent budget keeps a prompt waiting"
-                continue
-            assert work.start == sequence.kv_len
-            if sequence.in_prompt:
-                end = min(sequence.kv_len + budget, sequence.prompt_len)
-                assert work.ids == list(range(sequence.kv_len, end))
-                assert work.choices == (end == sequence.prompt_len)
-                budget -= len(work.ids)
-            else:
-                assert work.ids == [sequence.tokens[-1], *sequence.proposals]
-                assert work.choices == len(work.ids)
-            assert work.start + len(work.ids) <= len(sequence.pages) * PAGE_SIZE
-            self.commit(sequence, work.ids, work.choices, accepted)
-        assert not planned, "work for a sequence that does not run"
+        before = list(self.scheduler.running)
+        work = self.scheduler.plan()
+        running = self.scheduler.running
+        assert running == before[: len(running)], "the youngest are preempted, nobody else"
+        prefilled = sum(len(w.ids) for w in work if w.sequence.in_prefill)
+        assert prefilled <= PREFILL_TOKENS
+        assert [s for s in running if not s.in_prefill] == [
+            w.sequence for w in work if not w.sequence.in_prefill
+        ], "decoding never waits for a prompt"
+        for item in work:
+            self.check_work(item)
+        for item in work:
+            self.commit(item.sequence, item.ids, item.choices, accepted)
         self.check()
+
+    def check_work(self, work: Work) -> None:
+        sequence = work.sequence
+        assert sequence in self.scheduler.running
+        end = work.start + len(work.ids)
+        if sequence.in_prefill:
+            assert work.ids == sequence.tokens[work.start : end]
+            fresh = not sequence.num_generated
+            assert work.choices == (fresh and end == len(sequence.request.prompt_ids))
+        else:
+            assert work.start == len(sequence.tokens) - 1, "only current and the draft lack KV"
+            assert work.ids == [sequence.tokens[-1], *sequence.proposals]
+            assert work.choices == len(work.ids)
+        assert end <= len(sequence.pages) * PAGE_SIZE
 
     def admit(self) -> None:
         while self.scheduler.can_admit():
-            self.admitted.append(self.scheduler.admit())
-        if self.scheduler.waiting and len(self.scheduler.running) < MAX_SEQUENCES:
-            first = self.scheduler.waiting[0]
-            assert pages_of(first) > self.scheduler.allocator.num_free, "it would have fitted"
+            sequence = self.scheduler.admit()
+            if sequence not in self.admitted:
+                self.admitted.append(sequence)
 
     def commit(self, sequence: Sequence, ids: list[int], choices: int, accepted: int) -> None:
         agreed = [*ids[1:], 7][: accepted + 1] if choices > 1 else [7]
         chosen = Chosen(ids=[*agreed, *[8] * (choices - len(agreed))] if choices else [])
-        if sequence.commit(ids, chosen):
+        kv_len = sequence.kv_len
+        reason = sequence.commit(ids, chosen)
+        assert sequence.kv_len > kv_len, "every step gets on"
+        if reason:
             self.end(sequence)
             return
         left = sequence.request.max_tokens - sequence.num_generated
-        sequence.proposals = [] if sequence.in_prompt else [7] * min(6, left - 1)
+        sequence.proposals = [] if sequence.in_prefill else [7] * min(6, left - 1)
 
     def check(self) -> None:
         self.scheduler.check_integrity()
         held = [page for sequence in self.scheduler.running for page in sequence.pages]
-        assert len(set(held)) == len(held) == sum(map(pages_of, self.scheduler.running))
+        assert len(set(held)) == len(held)
+        assert all(len(s.pages) <= pages_of(s) for s in self.scheduler.running)
+        assert not any(sequence.pages for sequence in self.scheduler.waiting)
         assert self.scheduler.allocator.num_free == PAGES - len(held)
         assert not any(sequence.pages for sequence in self.gone)
         came = [s for s in self.submitted if s in self.admitted]
@@ -132,3 +143,24 @@ def test_any_traffic(moves: list[tuple[str, int, int] | tuple[str, int]]) -> Non
         traffic.step(accepted=2)
     assert len(traffic.gone) == len(traffic.submitted), "everybody gets to the end"
     assert traffic.scheduler.allocator.num_free == PAGES
+
+
+def test_prompts_share_the_budget() -> None:
+    """A long prompt that takes the whole budget keeps every short one behind it waiting."""
+    scheduler = Scheduler(pages=64, page_size=4, max_sequences=4, prefill_tokens=12)
+    for name, prompt in enumerate([100, 4, 5]):
+        scheduler.waiting.append(new_sequence(name, prompt, 4))
+        scheduler.admit()
+    assert [len(work.ids) for work in scheduler.plan()] == [4, 4, 4]
+
+
+def test_pages_held_ahead_are_given_up_before_anybody_is_preempted() -> None:
+    """Reserving for the longest possible answer must not keep out requests that fit now."""
+    scheduler = Scheduler(pages=10, page_size=4, max_sequences=4, prefill_tokens=64)
+    scheduler.waiting += [new_sequence(0, 4, 32), new_sequence(1, 8, 4)]
+    scheduler.admit()
+    assert scheduler.allocator.num_free == 1
+    assert scheduler.can_admit()
+    scheduler.admit()
+    assert [len(work.ids) for work in scheduler.plan()] == [4, 8]
+    assert scheduler.num_preempted == 0

@@ -1,4 +1,4 @@
-"""Paged attention against dense softmax attention, and its independence of what surrounds a query."""
+"""Paged attention against dense softmax attention, and its independence of its surroundings."""
 
 import random
 

@@ -17,7 +17,8 @@ def test_values_equal_an_unpacked_product_in_double(inner: int, outer: int, bias
     torch.manual_seed(0)
     x, weight = torch.randn(3, 5, inner), torch.randn(outer, inner)
     offset = torch.randn(outer) if bias else None
-    exact = x.double() @ weight.double().T + (0.0 if offset is None else offset.double())
+    exact = x.double() @ weight.double().T
+    exact = exact if offset is None else exact + offset.double()
     torch.testing.assert_close(Linear(weight, offset)(x).double(), exact, atol=2e-4, rtol=2e-4)
 
 
@@ -27,7 +28,7 @@ def test_values_equal_an_unpacked_product_in_double(inner: int, outer: int, bias
 def test_a_row_has_the_same_bits_in_every_batch(
     inner: int, outer: int, rows: int, place: float
 ) -> None:
-    """Other bits for 1 row than for 16 are what makes speculative output drift from plain output."""
+    """Other bits for 1 row than for 16 make speculative output drift from plain output."""
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(outer, inner, generator=generator)
     row = torch.randn(1, inner, generator=generator)

@@ -15,7 +15,10 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=positive, metavar="N", help="most tokens to produce")
     group = parser.add_argument_group("answer")
     group.add_argument(
-        "--temperature", type=float, metavar="T", help="0 to 100; 0, the default, is greedy"
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="0 (greedy) to 100 (default: 0, unless the router has --use-generation-config)",
     )
     group.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
     group.add_argument(

@@ -9,9 +9,12 @@ import grpc
 import pytest
 import torch
 
-from domino_serve.v1 import verify_pb2
+from domino_serve.v1 import draft_pb2, verify_pb2
+from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1.sampling_pb2 import Sampling
 from serving.errors import BadRequest, Draining, Overloaded, from_rpc_error
+from tests.recorded_models import DOMINO_SHIFT, TARGET
+from tests.services.served import serve_draft
 from tests.tiny_models import VOCAB, write_target
 from tests.verify.served_engine import Served, served_engine
 
@@ -180,3 +183,29 @@ def test_loads_are_the_moments_figures(service: Served) -> None:
     assert service.engine.idle.wait(30)
     idle = service.stub.GetLoads(verify_pb2.GetLoadsRequest())
     assert (idle.running, idle.waiting, idle.kv_pages_used) == (0, 0, 0)
+
+
+def test_loads_show_the_draft_links() -> None:
+    """A draft that broke, or drafts for nobody, must be visible from outside."""
+    with serve_draft() as draft, served_engine(TARGET, DOMINO_SHIFT) as service:
+        ask = verify_pb2.GetLoadsRequest()
+        assert not service.stub.GetLoads(ask).draft_links
+        seat = draft.stub.ReserveSeat(
+            draft_pb2.ReserveSeatRequest(mode=spec.MODE_DOMINO, max_positions=200)
+        )
+        request = verify_pb2.VerifyServiceGenerateRequest(
+            request_id="drafted",
+            prompt_ids=PROMPT,
+            max_tokens=190,
+            draft=verify_pb2.DraftSeat(
+                address=draft.address, ticket=seat.ticket, mode=spec.MODE_DOMINO, draft_tokens=1
+            ),
+        )
+        events = service.stub.Generate(request)
+        next(events)
+        (link,) = service.stub.GetLoads(ask).draft_links
+        assert (link.address, link.alive, link.sessions) == (draft.address, True, 1)
+        draft.stop()
+        assert sum(len(event.chunk.token_ids) for event in events) == 189
+        (link,) = service.stub.GetLoads(ask).draft_links
+        assert (link.address, link.alive, link.sessions) == (draft.address, False, 0)

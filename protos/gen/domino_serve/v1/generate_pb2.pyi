@@ -278,7 +278,7 @@ class GenerateChunk(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Text that became final; empty while a character is incomplete."""
+    """Text that became final; empty while a character is incomplete or a stop string may be coming."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids committed by this step."""

@@ -10,11 +10,14 @@ from typing import Any, Protocol, Self
 
 from benchmarks.provenance import ROOT
 from benchmarks.sample import Prompt, Sample
-from domino_cli.ask import ask
+from domino_cli.ask import Answer, ask
 from domino_cli.errors import CommandError
-from domino_client import Client
+from domino_cli.progress import say
+from domino_client import Client, Speculation
 from router.tokenizer import Tokenizer
 from serving.contract import ModeName
+
+ATTEMPTS = 3
 
 
 class Arm(Protocol):
@@ -36,8 +39,20 @@ class ServiceArm:
         self._client = client
 
     def answer(self, prompt: Prompt, max_tokens: int) -> Sample:
-        """Times are the client's: both gRPC hops, tokenizing and detokenizing included."""
-        found = ask(
+        """Times are the client's: both gRPC hops, tokenizing and detokenizing included.
+
+        An answer for which the draft was lost is no sample of this arm: it is asked for again, and
+        the sample says how often. Raises CommandError when the draft stays lost.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            found = self._ask(prompt, max_tokens)
+            if self._was_drafted(found.completion.speculation):
+                return self._sample(prompt, found, attempt)
+            say(f"{self.name}: the draft was lost or refused on {prompt.workload}[{prompt.index}]")
+        raise CommandError(f"{self.name}: lost the draft {ATTEMPTS} times in a row")
+
+    def _ask(self, prompt: Prompt, max_tokens: int) -> Answer:
+        return ask(
             self._client,
             None,
             lambda text: None,
@@ -46,10 +61,13 @@ class ServiceArm:
             draft_tokens=self.width - 1 if self.width > 1 else None,
             max_tokens=max_tokens,
         )
+
+    def _was_drafted(self, found: Speculation) -> bool:
+        """Drafting may end with one plain step: when a single token is left to produce."""
+        return found.mode == self.name and (self.width == 1 or found.plain_steps <= 1)
+
+    def _sample(self, prompt: Prompt, found: Answer, attempts: int) -> Sample:
         speculation = found.completion.speculation
-        # One step is plain by rights: the last one, when a single token is left to produce.
-        if speculation.mode != self.name or (self.width > 1 and speculation.plain_steps > 1):
-            raise CommandError(f"{self.name}: the draft was lost or refused ({speculation})")
         return Sample(
             arm=self.name,
             width=self.width,
@@ -60,6 +78,7 @@ class ServiceArm:
             verify_steps=speculation.verify_steps,
             step_tokens=speculation.step_tokens,
             accepted_by_position=speculation.accepted_by_position,
+            attempts=attempts,
         )
 
 

@@ -69,4 +69,5 @@ def sample_json(sample: Sample) -> dict[str, Any]:
         "verify_steps": sample.verify_steps,
         "step_tokens": sample.step_tokens,
         "accepted_by_position": sample.accepted_by_position,
+        "attempts": sample.attempts,
     }

@@ -18,7 +18,8 @@ class Prompt:
 class Sample:
     """token_ids: a final stop id included. Times in seconds from sending the request.
 
-    The counts of speculation stay 0 for arms that do not verify.
+    The counts of speculation stay 0 for arms that do not verify. attempts: 1 unless the draft was
+    lost before.
     """
 
     arm: str
@@ -30,6 +31,7 @@ class Sample:
     verify_steps: int = 0
     step_tokens: int = 0
     accepted_by_position: tuple[int, ...] = ()
+    attempts: int = 1
 
     @property
     def tokens_per_s(self) -> float:

@@ -1,24 +1,21 @@
 """A seeded completion is the same in every mode, width and batch, on a recorded tiny pair."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from domino_cli.in_process import InProcess, collect
 from tests.engines import MODES, engines
+from tests.recorded_models import BLOCK, DOMINO_SHIFT, TARGET
 from verify_service.sampling import SamplingParams
 
-GOLDEN = Path(__file__).parent.parent / "golden"
-BLOCK = 8
 PROMPT = [177, 112, 108, 141, 92]  # its continuation is often drafted right
 WARM = SamplingParams(temperature=0.7, top_k=40, top_p=0.95, min_p=0.01, seed=11)
 
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[InProcess]:
-    draft = GOLDEN / "f2_domino_generate_shift"
-    with engines(GOLDEN / "target_qwen3_tiny", draft, page_size=16, prefill_tokens=8) as running:
+    with engines(TARGET, DOMINO_SHIFT, page_size=16, prefill_tokens=8) as running:
         yield running
 
 
@@ -58,6 +55,22 @@ def test_batch_mates_change_nothing(pair: InProcess) -> None:
         for i, (p, n, s) in enumerate(cases)
     ]
     assert [collect(events)[0] for events in together] == alone
+
+
+def test_preemption_changes_nothing() -> None:
+    """A preempted request runs its positions anew, but draws nothing anew."""
+    cases = [([3 + i, 60 + 7 * i, 9] * (1 + i), 40 + 5 * i, seeded(i)) for i in range(5)]
+    options = {"page_size": 8, "kv_tokens": 96, "prefill_tokens": 16}
+    with engines(TARGET, DOMINO_SHIFT, **options) as running:
+        alone = [collect(running.submit(p, n, sampling=s, min_tokens=n))[0] for p, n, s in cases]
+        together = [
+            running.submit(
+                p, n, sampling=s, min_tokens=n, mode=MODES["domino"], draft_tokens=BLOCK - 1
+            )
+            for p, n, s in cases
+        ]
+        assert [collect(events)[0] for events in together] == alone
+        assert running.engine.scheduler.num_preempted > 0, "nobody was preempted: nothing tested"
 
 
 def test_a_retry_from_a_prefix_goes_on_alike(pair: InProcess) -> None:

@@ -108,6 +108,26 @@ def test_scores_join_the_running_batch(service: Served) -> None:
     assert together == [expected.scores] * 3
 
 
+def test_preempted_scores_say_the_same(model: tuple[Path, Any]) -> None:
+    """Scores that lose their pages prefill the prompt again and go on with the next block."""
+    with served_engine(model[0], page_size=8, kv_tokens=64) as service:
+        prompts = [[(7 * i + n) % VOCAB for n in range(20 + i)] for i in range(4)]
+        blocks = [[5] * size for size in range(12)]
+        alone = [score(service, prompt, blocks, logprobs=True).scores for prompt in prompts]
+        calls = [
+            service.stub.Score.future(
+                verify_pb2.ScoreRequest(
+                    prompt_ids=prompt,
+                    blocks=[verify_pb2.Block(ids=ids) for ids in blocks],
+                    logprobs=True,
+                )
+            )
+            for prompt in prompts
+        ]
+        assert [call.result(timeout=60).scores for call in calls] == alone
+        assert service.engine.scheduler.num_preempted > 0, "nobody was preempted: nothing tested"
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no prompt": ({"prompt": []}, "prompt_ids"),
     "id too large": ({"prompt": [VOCAB]}, "prompt_ids[0]"),

@@ -23,6 +23,7 @@ class AioServer:
         self.grpc = grpc.aio.server(interceptors=[AioRefuseMalformed()], options=SERVER_OPTIONS)
         self.address = bind(self.grpc, host, port)
         self.draining = asyncio.Event()
+        self._signals: asyncio.Queue[int] = asyncio.Queue()
         self._service = service
         self._grace_s = grace_s
 
@@ -39,20 +40,20 @@ class AioServer:
         await self.grpc.start()
 
     async def ready(self) -> None:
+        """Tells everybody; from here on a signal drains."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._signals.put_nowait, number)
         await self._set_ready(True)
         announce(self._service, self.address)
 
     async def wait(self) -> int:
         """Exit code, after a signal and the drain; a second signal ends running calls at once."""
-        loop, signals = asyncio.get_running_loop(), asyncio.Queue[int]()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, signals.put_nowait, number)
-        await signals.get()
+        await self._signals.get()
         _log.info("draining, %g s at most; a second signal ends at once", self._grace_s)
         self.draining.set()
         await self._set_ready(False)
         drain = asyncio.ensure_future(self.grpc.stop(self._grace_s))
-        second = asyncio.ensure_future(signals.get())
+        second = asyncio.ensure_future(self._signals.get())
         await asyncio.wait((drain, second), return_when=asyncio.FIRST_COMPLETED)
         if second.done():
             await self.grpc.stop(None)

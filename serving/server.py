@@ -5,7 +5,8 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Final
 
 import grpc
@@ -17,6 +18,7 @@ from serving.process import LIVENESS, READINESS, announce, bind
 _log = logging.getLogger(__name__)
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_WAKE_S: Final = 1.0
 
 
 class Server:
@@ -55,6 +57,9 @@ class Server:
         self.grpc.start()
 
     def ready(self) -> None:
+        """Tells everybody; from here on a signal drains. Main thread only."""
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: self._ends.put(0))
         self._set_ready(True)
         announce(self._service, self.address)
 
@@ -68,9 +73,7 @@ class Server:
         on_drain: called once when draining begins. A second signal ends the running calls at
         once, a third kills the process.
         """
-        for number in _SIGNALS:
-            signal.signal(number, lambda *_: self._ends.put(0))
-        code = self._ends.get()
+        code = self._next_end()
         _log.info("draining, %g s at most; a second signal ends at once", self._grace_s)
         self.draining.set()
         self._set_ready(False)
@@ -81,11 +84,18 @@ class Server:
     def _drain(self) -> None:
         stopped = self.grpc.stop(self._grace_s)
         threading.Thread(target=self._tell_end_of, args=(stopped,)).start()
-        if self._ends.get() is not None:
+        if self._next_end() is not None:
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             self.grpc.stop(None)
             stopped.wait()
+
+    def _next_end(self) -> int | None:
+        """Wakes now and then: a signal that the kernel gave to another thread interrupts no wait
+        here, and Python runs its handler in this thread only."""
+        while True:
+            with suppress(Empty):
+                return self._ends.get(timeout=_WAKE_S)
 
     def _tell_end_of(self, stopped: threading.Event) -> None:
         stopped.wait()

@@ -77,6 +77,15 @@ def test_a_signal_drains_and_ends_when_calls_have_ended(stack: str) -> None:
         assert process.wait(timeout=30) == 0
 
 
+def test_a_signal_right_after_a_pause_or_the_ready_line_is_not_lost(stack: str) -> None:
+    """Prevents a service that never ends: the kernel may give such a signal to any thread."""
+    for _ in range(3):
+        with server(stack) as (process, _):
+            for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM):
+                process.send_signal(number)
+            assert process.wait(timeout=30) == 0
+
+
 def test_the_drain_has_a_limit(stack: str) -> None:
     """Prevents one endless stream from keeping a process for ever."""
     with server(stack, grace_s="0.1") as (process, address), channel(address) as calls:

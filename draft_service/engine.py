@@ -64,8 +64,7 @@ class DraftEngine:
             raise BadRequest("max_positions", f"{max_positions} is below 1")
         config = self._model.config
         positions = min(max_positions + config.block_size, config.max_context)
-        with self._lock:
-            return self._seats.reserve(mode, positions)
+        return self._seats.reserve(mode, positions)
 
     def step(
         self, stream: Stream, request: draft_pb2.StepRequest, rows: Tensor | None
@@ -89,11 +88,10 @@ class DraftEngine:
             return response
 
     def close(self, stream: Stream) -> None:
-        """Frees every session of a stream that ended."""
-        with self._lock:
-            for session in stream.sessions.values():
-                self._seats.close(session)
-            stream.sessions.clear()
+        """Frees every session of a stream that ended; none of its steps may be running."""
+        for session in stream.sessions.values():
+            self._seats.close(session)
+        stream.sessions.clear()
 
     def _check_rows(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
         expected = sum(_num_rows(step) for step in request.steps)

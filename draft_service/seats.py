@@ -1,6 +1,7 @@
 """Seats: draft sessions and the pages they hold, from reservation to close."""
 
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ class Session:
 
 
 class Seats:
-    """Reserved and open sessions; not thread-safe, the engine locks."""
+    """Reserved and open sessions; safe from any thread, so that nobody waits for a step here."""
 
     def __init__(
         self,
@@ -56,39 +57,44 @@ class Seats:
         self.allocator = PageAllocator(pages)
         self._page_size, self._max_sessions, self._ttl_s = page_size, max_sessions, ttl_s
         self._clock = clock
+        self._lock = threading.Lock()
         self._reserved: dict[str, tuple[float, Session]] = {}
         self.num_open = 0
 
     def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
         """Takes a seat for `max_positions` positions and returns its ticket; raises Overloaded."""
-        self._expire()
         pages = -(-max_positions // self._page_size)
-        taken = self.num_open + len(self._reserved)
-        if taken >= self._max_sessions or not self.allocator.can_allocate(pages):
-            raise Overloaded(
-                f"the draft is full: {taken} of {self._max_sessions} sessions, "
-                f"{self.allocator.num_free} of {self.allocator.num_pages} pages free, {pages} asked"
+        with self._lock:
+            self._expire()
+            taken = self.num_open + len(self._reserved)
+            if taken >= self._max_sessions or not self.allocator.can_allocate(pages):
+                raise Overloaded(
+                    f"the draft is full: {taken} of {self._max_sessions} sessions, "
+                    f"{self.allocator.num_free} of {self.allocator.num_pages} pages free, "
+                    f"{pages} asked"
+                )
+            ticket = secrets.token_hex(8)
+            session = Session(
+                mode=mode, pages=self.allocator.allocate(pages), max_positions=max_positions
             )
-        ticket = secrets.token_hex(8)
-        session = Session(
-            mode=mode, pages=self.allocator.allocate(pages), max_positions=max_positions
-        )
-        self._reserved[ticket] = (self._clock() + self._ttl_s, session)
-        return ticket
+            self._reserved[ticket] = (self._clock() + self._ttl_s, session)
+            return ticket
 
     def open(self, ticket: str) -> Session | None:
         """The seat behind a ticket, once; None when it is unknown, used or expired."""
-        self._expire()
-        deadline_and_session = self._reserved.pop(ticket, None)
-        if deadline_and_session is None:
-            return None
-        self.num_open += 1
-        return deadline_and_session[1]
+        with self._lock:
+            self._expire()
+            deadline_and_session = self._reserved.pop(ticket, None)
+            if deadline_and_session is None:
+                return None
+            self.num_open += 1
+            return deadline_and_session[1]
 
     def close(self, session: Session) -> None:
         """Frees an open seat."""
-        self.num_open -= 1
-        self.allocator.release(session.pages)
+        with self._lock:
+            self.num_open -= 1
+            self.allocator.release(session.pages)
 
     def _expire(self) -> None:
         now = self._clock()

@@ -1,15 +1,21 @@
 """The draft's bookkeeping: repeats, gaps, refusals beside good neighbours, and freed memory."""
 
+import functools
+import threading
 from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import Tensor
 
+from domino_kernels.attention import Batch
+from domino_kernels.paged_kv import PagedKV
 from domino_serve.v1 import draft_pb2 as pb
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.config import DraftServiceConfig
 from draft_service.engine import DraftEngine
 from draft_service.load import load
+from draft_service.model import DraftModel
 from serving.errors import BadRequest, Overloaded
 from tests.draft.exchange import Peer, append, ids, random_rows, reason, step
 from tests.recorded_models import BLOCK, DFLASH, DOMINO_SHIFT, TARGET, VOCAB
@@ -196,6 +202,28 @@ def test_messages_that_cannot_be_taken_apart(peer: Peer) -> None:
         peer.exchange(append(1, 1, 0, 4), rows=random_rows(5, seed=1))
     with pytest.raises(BadRequest, match=f"has {MAX_ROWS + 1} rows, {MAX_ROWS} at most"):
         peer.exchange(append(1, 1, 0, MAX_ROWS + 1), rows=random_rows(MAX_ROWS + 1, seed=1))
+
+
+def test_seats_do_not_wait_for_a_running_step(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router waits a moment for a seat, then runs plain: a long step would cost the draft."""
+    working, go_on = threading.Event(), threading.Event()
+    append = DraftModel.append
+
+    def held(model: DraftModel, rows: Tensor, batch: Batch, kv: PagedKV) -> None:
+        working.set()
+        assert go_on.wait(60)
+        append(model, rows, batch, kv)
+
+    monkeypatch.setattr(DraftModel, "append", held)
+    rows, opens = random_rows(4, seed=1), [peer.open(1)]
+    exchange = functools.partial(peer.exchange, step(1, 1, 0, 4), rows=rows, opens=opens)
+    running = threading.Thread(target=exchange)
+    running.start()
+    assert working.wait(60)
+    reserved = peer.open(2)
+    go_on.set()
+    running.join(60)
+    assert peer.exchange(opens=[reserved]) == []
 
 
 def test_closing_frees_pages_and_seats(peer: Peer) -> None:

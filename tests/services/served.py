@@ -1,5 +1,6 @@
 """The two engine services behind real gRPC inside the test's process, on the recorded models."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -102,3 +103,10 @@ def serve_verify(draft: Path | None = DOMINO_SHIFT, **options: float) -> Iterato
             server.grpc.stop(None).wait()
             loaded.engine.stop()
             links.close()
+
+
+def join_readers() -> None:
+    """Returns when every draft stream that has ended is known to have ended."""
+    for thread in threading.enumerate():
+        if thread.name == "draft-link":
+            thread.join(60)

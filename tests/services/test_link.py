@@ -10,7 +10,7 @@ import pytest
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2
 from serving.errors import ContractMismatch, DraftUnavailable, Mismatch
 from serving.guard import guard
-from tests.services.served import Draft, serve_draft
+from tests.services.served import Draft, join_readers, serve_draft
 from verify_service.draft_link import MAX_ROW_BYTES, GrpcDraftLink
 from verify_service.draft_links import DraftLinks
 
@@ -38,6 +38,18 @@ def test_an_answer_nobody_waited_for_is_skipped() -> None:
         assert link.alive
         link.close()
         assert not link.alive
+
+
+def test_a_stream_that_ends_while_nobody_asks_is_noticed() -> None:
+    """A link that only looks alive takes the next request's draft away."""
+    with serve_draft() as draft:
+        links = DraftLinks(*fingerprints(draft), timeout_s=30)
+        link = links.get(draft.address)
+        draft.servicer.end_streams()
+        join_readers()
+        assert not link.alive
+        assert links.get(draft.address).alive
+        links.close()
 
 
 @pytest.mark.parametrize("role", ["target", "draft"])

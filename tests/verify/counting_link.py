@@ -20,6 +20,7 @@ class CountingLink:
         self.rows: dict[int, list[int]] = {}  # ids whose rows arrived, by session
         self.closed: list[int] = []
         self._spoil = spoil
+        self._unanswered = False
 
     def plan(self, draft_tokens: int = 7) -> DraftPlan:
         """A request's place here."""
@@ -30,6 +31,7 @@ class CountingLink:
     def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
         assert self.alive, "nothing is sent to a dead draft"
         self.requests.append(request)
+        self._unanswered = True
         ids = [] if rows is None else [int(row[0]) for row in rows]
         assert len(ids) == sum(step.num_rows for step in request.steps) <= self.max_rows
         for opening in request.opens:
@@ -44,6 +46,8 @@ class CountingLink:
         self.closed.extend(request.closes)
 
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
+        assert self._unanswered, "nobody waits for what was never asked"
+        self._unanswered = False
         answer = draft_pb2.StepResponse()
         for step in self.requests[-1].steps:
             result = answer.results.add(session=step.session, step=step.step)

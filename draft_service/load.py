@@ -46,15 +46,15 @@ def load(config: DraftServiceConfig) -> Loaded:
     tables = read_tables(
         draft_config, checkpoint, target_config, target, dtype=dtype, device=device
     )
+    pages = -(-config.kv_tokens // config.page_size)
     model = DraftModel(
         draft_config,
         checkpoint,
         tables.embedding,
-        max_positions=draft_config.max_context,
+        max_positions=min(draft_config.max_context, pages * config.page_size),
         dtype=dtype,
     )
     samplers = make_samplers(draft_config, checkpoint, tables, config.domino_candidates)
-    pages = -(-config.kv_tokens // config.page_size)
     with sized_by("kv_tokens", config.kv_tokens):
         kv = model.new_kv(pages, config.page_size)
     seats = Seats(

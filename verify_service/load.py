@@ -57,8 +57,15 @@ def load(config: VerifyConfig) -> Loaded:
         info.draft.CopyFrom(draft_fingerprint(draft_checkpoint, draft))
         info.default_draft_tokens = _width(config, draft) - 1
     taps = draft.target_layer_ids if draft else ()
-    target = Target(target_config, checkpoint, dtype=dtype, device=device, taps=taps)
     pages = -(-config.kv_tokens // config.page_size)
+    target = Target(
+        target_config,
+        checkpoint,
+        dtype=dtype,
+        device=device,
+        taps=taps,
+        max_positions=pages * config.page_size,
+    )
     with sized_by("kv_tokens", config.kv_tokens):
         executor = Executor(target, projection, pages=pages, page_size=config.page_size)
     scheduler = Scheduler(

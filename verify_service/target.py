@@ -27,8 +27,12 @@ class Target:
         dtype: torch.dtype,
         device: torch.device,
         taps: Sequence[int] = (),
+        max_positions: int | None = None,
     ) -> None:
-        """`taps`: layers whose outputs are returned, in the draft's order."""
+        """`taps`: layers whose outputs are returned, in the draft's order.
+
+        `max_positions`: where fewer than the model's context can be stored.
+        """
         self.config, self.dtype, self.device = config, dtype, device
         self._taps = tuple(taps)
 
@@ -39,7 +43,8 @@ class Target:
         self._embedding = read("model.embed_tokens.weight", table)
         self._norm = read("model.norm.weight", (config.hidden_size,))
         self._lm_head = Linear(read(config.lm_head_name, table))
-        self._rotary = RotaryTable(config.head_dim, config.rope, config.max_context, dtype, device)
+        positions = min(config.max_context, max_positions or config.max_context)
+        self._rotary = RotaryTable(config.head_dim, config.rope, positions, dtype, device)
         shape = _layer_shape(config)
         self._layers = [
             DecoderLayer(shape, lambda name, size, i=i: read(f"model.layers.{i}.{name}", size))  # type: ignore[misc]

@@ -9,6 +9,8 @@ from safetensors.torch import load_file
 
 from tests.checkpoints.target_folder import WEIGHTS, change, change_tensors, config_of, refused
 from tests.tiny_models import VOCAB
+from verify_service.config import VerifyConfig
+from verify_service.load import load
 
 
 @pytest.mark.parametrize(
@@ -130,3 +132,12 @@ def test_dynamic_scaling_is_served_up_to_the_unscaled_context(llama: Path) -> No
     read = config_of(llama)
     assert read.max_context == 64
     assert read.warnings == ("rope type is dynamic: served up to the 64 unscaled positions",)
+
+
+def test_a_context_of_millions_needs_no_table_of_that_size(qwen3: Path) -> None:
+    """Angles of positions that no page can hold would take gigabytes before the first request."""
+    change(qwen3, max_position_embeddings=2**31 - 1, rope_parameters=None, rope_theta=1e6)
+    config = VerifyConfig(target=qwen3, kv_tokens=64, page_size=16, threads=1)
+    assert load(config).info.max_context == 2**31 - 1
+    change(qwen3, max_position_embeddings=2**31)
+    assert "max_position_embeddings is 2147483648: must be at most" in refused(qwen3)

@@ -90,13 +90,19 @@ def _rope(fields: Fields, positions: int, default_theta: float | None) -> Rope:
 def _kv_heads(fields: Fields, heads: int, default: int | None) -> int:
     kv_heads = fields.integer("num_key_value_heads", heads if default is None else default)
     if heads % kv_heads:
-        raise fields.refuse("num_key_value_heads", kv_heads, f"must divide {heads} heads")
+        raise fields.refuse(
+            "num_key_value_heads", kv_heads, f"must divide num_attention_heads ({heads})"
+        )
     return kv_heads
 
 
 def _head_dim(fields: Fields, hidden: int, heads: int, default: int | None) -> int:
     if fields.get("head_dim") is None and default is None and hidden % heads:
-        raise fields.refuse("head_dim", None, f"hidden_size {hidden} has no {heads} equal heads")
+        raise fields.refuse(
+            "head_dim",
+            None,
+            f"num_attention_heads ({heads}) does not divide hidden_size ({hidden})",
+        )
     head_dim = fields.integer("head_dim", default or hidden // heads)
     if head_dim % 2:
         raise fields.refuse("head_dim", head_dim, "must be even for the rotary embedding")

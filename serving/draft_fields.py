@@ -99,7 +99,9 @@ def layer_kinds(fields: Fields, num_layers: int) -> list[str]:
         raise fields.refuse("layer_types", None, f"{slides} is true; say which layers slide")
     kinds = ["full_attention"] * num_layers if kinds is None else kinds
     if not isinstance(kinds, list) or len(kinds) < num_layers:
-        raise fields.refuse("layer_types", kinds, f"must be a list of {num_layers} layer types")
+        raise fields.refuse(
+            "layer_types", kinds, f"must be a list of {num_layers} (num_hidden_layers)"
+        )
     for index, kind in enumerate(kinds[:num_layers]):
         if kind not in LAYER_TYPES:
             raise fields.refuse(f"layer_types[{index}]", kind, f"only {', '.join(LAYER_TYPES)}")

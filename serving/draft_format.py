@@ -11,7 +11,11 @@ from serving.draft_tensors import check_draft_tensors, draft_tensor_name
 from serving.errors import CheckpointError
 
 MASK_EMBEDDING = "mask_embedding.pt"
-DRAFT_FIELDS = ("dflash_config", "projector_type", "target_layer_ids", MODEL_TYPE, LAYERS)
+# No target has any of these.
+DRAFT_FIELDS = (
+    *("dflash_config", "projector_type", "target_layer_ids", "mask_token_id", "block_size"),
+    *(MODEL_TYPE, LAYERS),
+)
 
 
 def open_draft(
@@ -38,11 +42,16 @@ def open_draft(
 def load_draft_config(
     checkpoint: Checkpoint, target: TargetSizes | None, tokenizers: Sequence[Path] = ()
 ) -> DraftConfig:
-    """Reads and checks the config of either format."""
+    """Reads and checks the config of either format; CheckpointError where it has neither."""
+    if not is_draft(checkpoint):
+        raise CheckpointError(
+            f"{checkpoint.config_file}: this is no DFlash draft: {', '.join(DRAFT_FIELDS)} are all "
+            "absent; a target is given as --target"
+        )
     speculators = any(checkpoint.config.get(name) is not None for name in (MODEL_TYPE, LAYERS))
     return (read_speculators if speculators else read_authors)(checkpoint, target, tokenizers)
 
 
 def is_draft(checkpoint: Checkpoint) -> bool:
-    """Whether a config is a draft's: no target has these fields."""
+    """Whether a config is a draft's, by its fields."""
     return any(field in checkpoint.config for field in DRAFT_FIELDS)

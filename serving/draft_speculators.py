@@ -107,7 +107,7 @@ def _sample_from_anchor(fields: Fields, block: int) -> bool:
             raise fields.refuse(
                 "sample_from_anchor",
                 fields.get("sample_from_anchor"),
-                f"contradicts speculative_tokens {tokens} of a block of {block}",
+                f"contradicts speculative_tokens {tokens} with block_size {block}",
             )
     return anchor
 

@@ -89,7 +89,7 @@ def _scaled(place: Fields, theta: float, max_positions: int) -> Rope:
     kind = place.choice(kind_field, tuple(PARAMETERS), "default")
     place.refuse_any(["partial_rotary_factor"], "only the whole head can be rotated", (1,))
     unknown = [name for name in place.top if name not in COMMON | PARAMETERS[kind]]
-    place.refuse_any(unknown, f"is not understood with rope type {kind!r}; remove it if unused")
+    place.refuse_any(unknown, f"is not understood with rope_type {kind!r}; remove it if unused")
     if kind == "default":
         return Rope(kind=kind, theta=theta)
     factor = place.number("factor")

@@ -102,5 +102,5 @@ def _eos_token_ids(fields: Fields, path: Path, vocab: int) -> tuple[int, ...]:
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
-            raise fields.refuse("eos_token_id", value, f"must be ids of the {vocab} known ones")
+            raise fields.refuse("eos_token_id", value, f"must be ids below vocab_size ({vocab})")
     return tuple(dict.fromkeys(ids))

@@ -23,7 +23,7 @@ class DraftServiceConfig:
     )
     max_sessions: int = field(64, help="sessions at once; more requests run without a draft")
     kv_tokens: int = field(32768, help="positions of draft KV cache, shared by all sessions")
-    page_size: int = field(128, help="positions of a KV page")
+    page_size: int = field(256, help="positions of a KV page")
     max_rows: int = field(4096, help="projected rows taken in one step")
     ticket_ttl_s: float = field(10.0, help="time a reserved seat waits to be opened")
     grace_s: float = field(10.0, help="time running steps get after SIGTERM")

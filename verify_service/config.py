@@ -27,7 +27,7 @@ class VerifyConfig:
     max_sequences: int = field(32, help="sequences that run at once")
     max_waiting: int = field(64, help="requests that wait at most; more are refused")
     kv_tokens: int = field(16384, help="positions of KV cache, shared by all sequences")
-    page_size: int = field(128, help="positions of a KV page")
+    page_size: int = field(256, help="positions of a KV page")
     prefill_tokens: int = field(256, help="prompt positions run in one step")
     draft_timeout_s: float = field(10.0, help="longest wait for a draft before going on without")
     grace_s: float = field(30.0, help="time running requests get after SIGTERM")

@@ -1,19 +1,23 @@
 """Linear layers whose weights are packed once at load.
 
-On a CPU, oneDNN's packed weights are read without repacking (several times faster for a few rows
-than an unpacked matmul) and give every row the same bits whatever the number of rows, from a
-minimum that is measured at load. That makes speculative and plain decoding equal by construction.
+On a CPU, packed weights are read without repacking (several times faster for a few rows than an
+unpacked matmul) and give every row the same bits whatever the number of rows, from a minimum that
+is measured at load. That makes speculative and plain decoding equal by construction. MKL's packing
+is tried first in float32, being faster for one row; oneDNN's serves bfloat16 and other processors.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-PACKED_DTYPES = (torch.float32, torch.bfloat16)
 PROBE_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 17, 24, 32, 33, 64, 128, 256)
+MAX_PADDED_ROWS = 16
+MKL_ROWS = 64  # the row count MKL packs for; packed for 1, a layer would not be row-invariant
+Layer = Callable[[Tensor], Tensor]  # rows [n, in] -> [n, out]
+Pack = Callable[[Tensor], Layer]
 
 
 class Linear:
@@ -21,70 +25,79 @@ class Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.out_features, self.in_features = weight.shape
-        self._packed = _can_pack(weight)
-        self._weight = _pack(weight) if self._packed else weight.contiguous()
-        self._bias = bias
-        self._min_rows = 1
-        if self._packed and weight.dtype == torch.float32:
-            threads = torch.get_num_threads()
-            self._min_rows = row_invariant_from(self.in_features, self.out_features, threads)
+        self._bias, self._min_rows = bias, 1
+        if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
+            self._layer: Layer = partial(F.linear, weight=weight.contiguous())
+        elif weight.dtype == torch.bfloat16:
+            self._layer = pack_onednn(weight)
+        else:
+            shape = (self.in_features, self.out_features)
+            pack, self._min_rows = row_invariant_packing(*shape, torch.get_num_threads())
+            self._layer = pack(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out]."""
-        if not self._packed:
-            return F.linear(x, self._weight, self._bias)
         rows = x.reshape(-1, self.in_features)
         missing = self._min_rows - len(rows)
-        if missing <= 0:
-            y = _packed_linear(rows, self._weight, self._bias)
-        else:
-            y = _packed_linear(F.pad(rows, (0, 0, 0, missing)), self._weight, self._bias)
-            y = y[: len(rows)]
+        y = self._layer(F.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows.contiguous())
+        y = y[: len(rows)]
+        y = y if self._bias is None else y + self._bias
         return y.view(*x.shape[:-1], self.out_features)
 
 
-def _can_pack(weight: Tensor) -> bool:
-    return (
-        weight.device.type == "cpu"
-        and weight.dtype in PACKED_DTYPES
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    )
+def pack_mkl(weight: Tensor) -> Layer:
+    """A float32 layer by MKL's packed matrix product."""
+    packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), MKL_ROWS)
+    shape = weight.new_empty(1, 1).expand(weight.shape)  # read for its shape only
+
+    def layer(x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.mkl._mkl_linear(x, packed, shape, None, len(x))
+        return y
+
+    return layer
 
 
-def _pack(weight: Tensor) -> Tensor:
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-    return packed
+def pack_onednn(weight: Tensor) -> Layer:
+    """A float32 or bfloat16 layer by oneDNN's packed matrix product."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
 
+    def layer(x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+        return y
 
-def _packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), packed, bias, "none", [], "")
-    return y
+    return layer
 
 
 @cache
-def row_invariant_from(in_features: int, out_features: int, threads: int) -> int:
-    """Fewest rows from which this float32 layer gives each row the same bits at every row count.
+def row_invariant_packing(in_features: int, out_features: int, threads: int) -> tuple[Pack, int]:
+    """The packing to use for a float32 layer, and the fewest rows from which it is row-invariant.
 
     Measured, because it depends on the processor and on the thread count (`threads` is only the
-    cache's key). Raises RuntimeError where no row count is safe: exactness has no ground there.
+    cache's key). Raises RuntimeError where no packing is safe: exactness has no ground there.
     """
     generator = torch.Generator().manual_seed(0)
-    packed = _pack(torch.randn(out_features, in_features, generator=generator))
+    weight = torch.randn(out_features, in_features, generator=generator)
     x = torch.randn(max(PROBE_ROWS), in_features, generator=generator)
-    return _first_invariant(lambda rows: _packed_linear(rows, packed, None), x)
+    mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    for pack in (pack_mkl, pack_onednn) if mkl else (pack_onednn,):
+        layer = pack(weight)
+        right = torch.allclose(layer(x), F.linear(x, weight), rtol=1e-3, atol=1e-3)
+        safe = _invariant_from(layer, x)
+        if right and safe <= MAX_PADDED_ROWS:
+            return pack, safe
+    raise RuntimeError(
+        f"no float32 linear {in_features} -> {out_features} is row-invariant on this processor; "
+        "use --dtype bfloat16 or another machine"
+    )
 
 
-def _first_invariant(layer: Callable[[Tensor], Tensor], x: Tensor) -> int:
+def _invariant_from(layer: Layer, x: Tensor) -> int:
+    """Fewest rows from which rows keep their bits, by position too; len(x) + 1 when none."""
     reference = layer(x)
-    safe = 0
+    safe = len(x) + 1
     for rows in reversed(PROBE_ROWS):
-        head, tail = layer(x[:rows]), layer(x[-rows:])
+        head, tail = layer(x[:rows].contiguous()), layer(x[-rows:].contiguous())
         if not (torch.equal(head, reference[:rows]) and torch.equal(tail, reference[-rows:])):
             break
         safe = rows
-    if safe == 0 or safe > 16:
-        raise RuntimeError(
-            f"float32 linear {tuple(x.shape[1:])} is not row-invariant on this processor "
-            f"(first safe row count {safe}); use --dtype bfloat16 or another machine"
-        )
     return safe

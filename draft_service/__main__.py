@@ -4,6 +4,7 @@ import sys
 
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc
 from draft_service.config import DraftServiceConfig
+from serving.compute_thread import ComputeThread
 from serving.options import parse
 from serving.process import run
 from serving.server import Server
@@ -24,9 +25,11 @@ def main() -> int:
     from draft_service.servicer import DraftServicer
     from serving.tensors import DTYPES
 
-    loaded = load(config)
+    compute = ComputeThread("draft-engine")
+    loaded = compute.run(lambda: load(config))
     servicer = DraftServicer(
         loaded,
+        compute,
         hidden=loaded.target.hidden_size,
         dtype=DTYPES[config.dtype],
         ttl_s=config.ticket_ttl_s,

@@ -10,6 +10,7 @@ import torch
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc
 from draft_service.engine import Stream
 from draft_service.load import Loaded
+from serving.compute_thread import ComputeThread
 from serving.contract import CONTRACT_VERSION
 from serving.errors import ContractMismatch, Draining
 from serving.fingerprint import require_equal
@@ -23,13 +24,14 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     def __init__(
         self,
         loaded: Loaded,
+        compute: ComputeThread,
         *,
         hidden: int,
         dtype: torch.dtype,
         ttl_s: float,
         draining: threading.Event,
     ) -> None:
-        self._loaded, self._engine = loaded, loaded.engine
+        self._loaded, self._engine, self._compute = loaded, loaded.engine, compute
         self._hidden, self._dtype, self._ttl_ms = hidden, dtype, round(ttl_s * 1000)
         self._draining = draining
         self._peers: set[grpc.ServicerContext] = set()
@@ -84,7 +86,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         rows = None
         if request.HasField("rows"):
             rows = from_message(request.rows, "rows", self._hidden, self._dtype)
-        return self._engine.step(stream, request, rows)
+        return self._compute.run(lambda: self._engine.step(stream, request, rows))
 
 
 def _until_gone(requests: Iterator[draft_pb2.StepRequest]) -> Iterator[draft_pb2.StepRequest]:

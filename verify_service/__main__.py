@@ -3,6 +3,7 @@
 import sys
 
 from domino_serve.v1 import verify_pb2, verify_pb2_grpc
+from serving.compute_thread import ComputeThread
 from serving.options import parse
 from serving.process import run
 from serving.server import Server
@@ -28,11 +29,12 @@ def main() -> int:
     from verify_service.load import load
     from verify_service.servicer import VerifyServicer
 
-    loaded = load(config)
+    compute = ComputeThread("verify-engine")
+    loaded = compute.run(lambda: load(config))
     links = DraftLinks(loaded.info.target, loaded.info.draft, config.draft_timeout_s)
     servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
-    loaded.engine.start(on_failure=server.fail)
+    loaded.engine.start(on_failure=server.fail, compute=compute)
     server.start(verify_pb2.DESCRIPTOR.services_by_name["VerifyService"].full_name)
     server.ready()
     code = server.wait()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from domino_serve.v1 import speculation_pb2 as spec
+from serving.compute_thread import ComputeThread
 from serving.errors import BadRequest, Draining, InternalError, Overloaded
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
@@ -38,17 +39,23 @@ class Engine:
         self._live: dict[str, Sequence] = {}
         self._live_lock = threading.Lock()
         self._ended = False
-        self._thread = threading.Thread(target=self._loop, name="verify-engine", daemon=True)
 
-    def start(self, on_failure: Callable[[], None] = lambda: None) -> None:
-        """Starts the loop's thread; `on_failure` is called there when the engine cannot go on."""
+    def start(
+        self,
+        on_failure: Callable[[], None] = lambda: None,
+        compute: ComputeThread | None = None,
+    ) -> None:
+        """Starts the loop in `compute`, best the thread that loaded the model.
+
+        `on_failure` is called there when the engine cannot go on.
+        """
         self._on_failure = on_failure
-        self._thread.start()
+        self._done = (compute or ComputeThread("verify-engine")).start(self._loop)
 
     def stop(self) -> None:
         """Ends the loop after the current step; requests end with FINISH_REASON_ABORT."""
         self._commands.put(None)
-        self._thread.join()
+        self._done.result()
 
     def submit(self, request: Request) -> Callable[[], None]:
         """Queues a request; raises BadRequest (can never fit), Overloaded (queue full) or Draining.

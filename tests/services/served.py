@@ -12,6 +12,7 @@ from domino_serve.v1 import draft_pb2_grpc, verify_pb2_grpc
 from draft_service.config import DraftServiceConfig
 from draft_service.servicer import DraftServicer
 from serving.channel import channel
+from serving.compute_thread import ComputeThread
 from serving.server import Server
 from serving.tensors import DTYPES
 from tests.recorded_models import DOMINO_SHIFT, TARGET
@@ -62,6 +63,7 @@ def serve_draft(
     loaded = draft_service.load.load(config)
     servicer = DraftServicer(
         loaded,
+        ComputeThread("draft-engine"),
         hidden=loaded.target.hidden_size,
         dtype=DTYPES[config.dtype],
         ttl_s=config.ticket_ttl_s,

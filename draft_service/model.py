@@ -62,7 +62,7 @@ class DraftModel:
 
         self._norm = read("norm.weight", (config.hidden_size,))
         self._rotary = RotaryTable(config.head_dim, config.rope, max_positions, dtype, self.device)
-        shape = _layer_shape(config)
+        self._shape = shape = _layer_shape(config)
         self._layers = [
             DraftLayer(shape, lambda name, size, i=i: read(f"layers.{i}.{name}", size))  # type: ignore[misc]
             for i in range(config.num_layers)
@@ -70,13 +70,10 @@ class DraftModel:
 
     def new_kv(self, pages: int, page_size: int) -> PagedKV:
         """An empty draft KV cache."""
-        c = self.config
-        return PagedKV(
-            layers=c.num_layers,
+        return self._shape.new_kv(
+            layers=self.config.num_layers,
             pages=pages,
-            kv_heads=c.num_kv_heads,
             page_size=page_size,
-            head_dim=c.head_dim,
             dtype=self.dtype,
             device=self.device,
         )

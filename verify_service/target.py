@@ -45,7 +45,7 @@ class Target:
         self._lm_head = Linear(read(config.lm_head_name, table))
         positions = min(config.max_context, max_positions or config.max_context)
         self._rotary = RotaryTable(config.head_dim, config.rope, positions, dtype, device)
-        shape = _layer_shape(config)
+        self._shape = shape = _layer_shape(config)
         self._layers = [
             DecoderLayer(shape, lambda name, size, i=i: read(f"model.layers.{i}.{name}", size))  # type: ignore[misc]
             for i in range(config.num_layers)
@@ -53,13 +53,10 @@ class Target:
 
     def new_kv(self, pages: int, page_size: int) -> PagedKV:
         """An empty KV cache of this model's shape."""
-        c = self.config
-        return PagedKV(
-            layers=c.num_layers,
+        return self._shape.new_kv(
+            layers=self.config.num_layers,
             pages=pages,
-            kv_heads=c.num_kv_heads,
             page_size=page_size,
-            head_dim=c.head_dim,
             dtype=self.dtype,
             device=self.device,
         )

@@ -31,6 +31,20 @@ class LayerShape:
     mlp_bias: bool
     qk_norm: bool
 
+    def new_kv(
+        self, *, layers: int, pages: int, page_size: int, dtype: torch.dtype, device: torch.device
+    ) -> PagedKV:
+        """An empty KV cache for so many layers of this shape."""
+        return PagedKV(
+            layers=layers,
+            pages=pages,
+            kv_heads=self.kv_heads,
+            page_size=page_size,
+            head_dim=self.head_dim,
+            dtype=dtype,
+            device=device,
+        )
+
 
 class DecoderLayer:
     """x + attention(norm(x)), then x + mlp(norm(x)); tensor names as Hugging Face has them."""

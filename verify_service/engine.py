@@ -15,7 +15,7 @@ from serving.compute_thread import ComputeThread
 from serving.errors import BadRequest, Draining, InternalError, Overloaded
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
-from verify_service.scheduler import Scheduler
+from verify_service.scheduler import Scheduler, Work
 from verify_service.self_check import FirstProposals
 from verify_service.sequence import Request, Sequence
 
@@ -157,12 +157,26 @@ class Engine:
         took = time.monotonic_ns() - began
         for item, choices in zip(work, chosen, strict=True):
             item.sequence.timings.verify_ns += took
+            if not choices.usable:
+                self._fail(item)
+                continue
             if item.sequence.proposals and not item.sequence.request.sampling:
                 self._first_proposals.count(item.sequence.proposals[0] == choices.ids[0])
             if reason := item.sequence.commit(item.ids, choices):
                 self._finish(item.sequence, reason)
         self._drafting.send([*(item.sequence for item in work), *scheduler.waiting])
         self._drafting.receive()
+
+    def _fail(self, item: Work) -> None:
+        """Ends a sequence whose logits are no numbers, and wipes what it has written."""
+        end = item.start + len(item.ids)
+        error = InternalError(
+            f"the target's logits are NaN or infinite at or before position {end - 1}: its weights "
+            "are damaged or overflow in this dtype; other requests are unaffected"
+        )
+        log.error("request %s ends: %s", item.sequence.request.request_id, error)
+        self._executor.clear(item.sequence.pages)
+        self._finish(item.sequence, error)
 
     def _finish(self, sequence: Sequence, outcome: Outcome) -> None:
         """Ends a sequence once: frees both sides' memory and sends the last event."""

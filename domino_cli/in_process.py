@@ -23,7 +23,7 @@ class LocalDraftLink:
     alive = True
 
     def __init__(self, engine: DraftEngine, max_rows: int) -> None:
-        self.max_rows = max_rows
+        self.max_rows, self.context_id, self.late_answers = max_rows, engine.context_id, 0
         self.engine, self._stream = engine, Stream()
         self._pending: tuple[draft_pb2.StepRequest, Tensor | None] | None = None
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import grpc
 import torch
 
-from domino_serve.v1 import draft_pb2, draft_pb2_grpc
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc, tensor_pb2
 from draft_service.engine import Stream
 from draft_service.load import Loaded
 from serving.compute_thread import ComputeThread
@@ -15,6 +15,7 @@ from serving.contract import CONTRACT_VERSION
 from serving.errors import ContractMismatch, Draining
 from serving.fingerprint import require_equal
 from serving.guard import guard
+from serving.self_test import require_same_rows
 from serving.tensors import from_message
 
 
@@ -46,6 +47,8 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
                 raise ContractMismatch(CONTRACT_VERSION, request.contract_version)
             require_equal("target", self._loaded.target, request.target)
             require_equal("draft", self._loaded.hello.draft, request.draft)
+            rows = self._rows(request.self_test_rows, "self_test_rows")
+            require_same_rows(self._loaded.self_test, rows)
             return self._loaded.hello
 
     def ReserveSeat(
@@ -55,6 +58,12 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             self._check_open()
             ticket = self._engine.reserve(request.mode, request.max_positions)
             return draft_pb2.ReserveSeatResponse(ticket=ticket, ttl_ms=self._ttl_ms)
+
+    def ReleaseSeat(
+        self, request: draft_pb2.ReleaseSeatRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.ReleaseSeatResponse:
+        released = self._engine.release(request.ticket)
+        return draft_pb2.ReleaseSeatResponse(released=released)
 
     def Step(
         self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext
@@ -83,10 +92,11 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             raise Draining
 
     def _answer(self, stream: Stream, request: draft_pb2.StepRequest) -> draft_pb2.StepResponse:
-        rows = None
-        if request.HasField("rows"):
-            rows = from_message(request.rows, "rows", self._hidden, self._dtype)
+        rows = self._rows(request.rows, "rows") if request.HasField("rows") else None
         return self._compute.run(lambda: self._engine.step(stream, request, rows))
+
+    def _rows(self, message: tensor_pb2.Tensor, field: str) -> torch.Tensor:
+        return from_message(message, field, self._hidden, self._dtype)
 
 
 def _until_gone(requests: Iterator[draft_pb2.StepRequest]) -> Iterator[draft_pb2.StepRequest]:

@@ -1,5 +1,6 @@
 """Options of the verify service."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,7 +30,13 @@ class VerifyConfig:
     kv_tokens: int = field(16384, help="positions of KV cache, shared by all sequences")
     page_size: int = field(256, help="positions of a KV page")
     prefill_tokens: int = field(256, help="prompt positions run in one step")
-    draft_timeout_s: float = field(10.0, help="longest wait for a draft before going on without")
+    draft_step_s: float = field(
+        1.0, help="longest wait for a draft in a step; then it goes on without, until the answer"
+    )
+    timeline: Path | None = field(
+        None, help="file for the times of each step, written at the end (bench timeline reads it)"
+    )
+    draft_timeout_s: float = field(10.0, help="a draft that owes an answer so long is given up")
     grace_s: float = field(30.0, help="time running requests get after SIGTERM")
 
     def __post_init__(self) -> None:
@@ -41,6 +48,10 @@ class VerifyConfig:
         for name in ("threads", "width", "max_waiting"):
             if getattr(self, name) < 0:
                 raise OptionError(name, getattr(self, name), "must not be negative")
-        for name in ("draft_timeout_s", "grace_s"):
+        if self.timeline and not os.access(self.timeline.absolute().parent, os.W_OK):
+            raise OptionError("timeline", str(self.timeline), "cannot be written; name a folder")
+        for name in ("draft_step_s", "draft_timeout_s", "grace_s"):
             if not getattr(self, name) > 0:
                 raise OptionError(name, getattr(self, name), "must be above 0")
+        if self.width > 1 and self.draft is None:
+            raise OptionError("width", self.width, "needs a draft: give --draft, or no --width")

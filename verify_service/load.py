@@ -6,15 +6,17 @@ from dataclasses import dataclass
 
 import torch
 
-from domino_serve.v1 import verify_pb2
+from domino_serve.v1 import draft_pb2, verify_pb2
+from serving.contract import CONTRACT_VERSION
 from serving.device import open_device, sized_by
 from serving.draft_config import DraftConfig
 from serving.draft_format import open_draft
 from serving.fingerprint import draft_fingerprint, target_fingerprint
 from serving.options import OptionError
 from serving.plan import log_plan
+from serving.self_test import self_test_block
 from serving.target_config import open_target
-from serving.tensors import DTYPES
+from serving.tensors import DTYPES, to_message
 from verify_service.config import VerifyConfig
 from verify_service.drafting import Drafting
 from verify_service.engine import Engine
@@ -28,11 +30,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """An engine, not started yet, and what it says of itself."""
+    """An engine, not started yet, and what it says of itself to routers and to drafts."""
 
     engine: Engine
     info: verify_pb2.GetTargetResponse
     draft: DraftConfig | None
+    hello: draft_pb2.HandshakeRequest
 
 
 def load(config: VerifyConfig) -> Loaded:
@@ -43,7 +46,7 @@ def load(config: VerifyConfig) -> Loaded:
     dtype, device = DTYPES[config.dtype], open_device(config.device)
     checkpoint, target_config = open_target(config.target)
     log_plan(log, "target", checkpoint.name, target_config)
-    draft, projection = None, None
+    draft, projection, self_test = None, None, None
     info = verify_pb2.GetTargetResponse(
         target=target_fingerprint(checkpoint, target_config, config.dtype),
         max_context=target_config.max_context,
@@ -54,6 +57,8 @@ def load(config: VerifyConfig) -> Loaded:
         draft_checkpoint, draft = open_draft(config.draft, target_config, tokenizer=config.target)
         log_plan(log, "draft", draft_checkpoint.name, draft)
         projection = FeatureProjection(draft, draft_checkpoint, dtype=dtype, device=device)
+        block = self_test_block(checkpoint, target_config, len(draft.target_layer_ids))
+        self_test = to_message(projection([tap.to(device, dtype) for tap in block]))
         info.draft.CopyFrom(draft_fingerprint(draft_checkpoint, draft))
         info.default_draft_tokens = _width(config, draft) - 1
     taps = draft.target_layer_ids if draft else ()
@@ -74,12 +79,23 @@ def load(config: VerifyConfig) -> Loaded:
         max_sequences=config.max_sequences,
         prefill_tokens=config.prefill_tokens,
     )
-    drafting = Drafting(executor.rows, target_config.vocab_size, config.draft_timeout_s)
+    drafting = Drafting(
+        executor.rows,
+        target_config.vocab_size,
+        step_s=config.draft_step_s,
+        timeout_s=config.draft_timeout_s,
+    )
     engine = Engine(executor, scheduler, drafting, max_waiting=config.max_waiting)
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size
     )
-    return Loaded(engine=engine, info=info, draft=draft)
+    hello = draft_pb2.HandshakeRequest(
+        contract_version=CONTRACT_VERSION,
+        target=info.target,
+        draft=info.draft,
+        self_test_rows=self_test,
+    )
+    return Loaded(engine=engine, info=info, draft=draft, hello=hello)
 
 
 def _width(config: VerifyConfig, draft: DraftConfig) -> int:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from domino_kernels.attention import Batch
 from domino_kernels.paged_kv import PagedKV
-from domino_serve.v1 import draft_pb2 as pb
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.config import DraftServiceConfig
 from draft_service.engine import DraftEngine
@@ -86,11 +85,16 @@ def test_the_same_step_again_gets_the_same_answer(peer: Peer) -> None:
     assert follow_up[0].proposals.draft_kv_len == 6
 
 
-def test_a_step_of_another_context_is_no_repetition(peer: Peer) -> None:
-    """After a reload of weights an old answer would pass for a new one."""
-    rows = random_rows(6, seed=3)
-    peer.exchange(step(1, 1, 0, 6), rows=rows, opens=[peer.open(1)])
-    assert reason(peer.exchange(step(1, 1, 0, 6, context_id=5), rows=rows)[0]) == "STALE"
+def test_a_session_of_another_context_is_not_opened(peer: Peer) -> None:
+    """A restarted draft with other weights would draft from rows that were made for the old."""
+    opening = peer.open(1)
+    opening.context_id ^= 1
+    stale, unknown = peer.exchange(step(1, 1, 0, 0), opens=[opening])
+    assert (reason(stale), stale.error.field) == ("STALE", "context_id")
+    assert stale.error.expected == peer.engine.context_id
+    assert reason(unknown) == "UNKNOWN_SESSION"
+    opening.context_id ^= 1
+    assert ids(peer.exchange(step(1, 1, 0, 0), opens=[opening])[0]), "the seat was not used up"
 
 
 def test_refused_steps_change_nothing(peer: Peer) -> None:
@@ -156,7 +160,8 @@ def test_bad_openings_are_told_and_free_what_they_took(peer: Peer) -> None:
     """A wrong opening that keeps its seat fills the draft with nobody."""
     used = peer.open(1)
     peer.exchange(opens=[used])
-    unknown = pb.SessionOpen(session=2, ticket="no such ticket", mode=spec.MODE_DOMINO)
+    unknown = peer.open(2)
+    peer.engine.release(unknown.ticket)
     taken = peer.open(1)
     other_mode = peer.open(3)
     other_mode.mode = spec.MODE_DFLASH

@@ -3,7 +3,6 @@
 import math
 import queue
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file

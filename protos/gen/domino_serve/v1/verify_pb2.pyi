@@ -569,22 +569,26 @@ class DraftLinkLoad(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     ALIVE_FIELD_NUMBER: _builtins.int
     SESSIONS_FIELD_NUMBER: _builtins.int
+    LATE_ANSWERS_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """host:port of the draft service."""
     alive: _builtins.bool
     """False once it broke; the next request with a seat there makes a new one."""
     sessions: _builtins.int
     """Running requests it drafts for."""
+    late_answers: _builtins.int
+    """Answers that came after the step budget, so that a step went on without them."""
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         alive: _builtins.bool = ...,
         sessions: _builtins.int = ...,
+        late_answers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "alive", b"alive", "sessions", b"sessions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "alive", b"alive", "late_answers", b"late_answers", "sessions", b"sessions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -641,6 +645,7 @@ class TargetFingerprint(_message.Message):
     HIDDEN_SIZE_FIELD_NUMBER: _builtins.int
     NUM_LAYERS_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
+    TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Folder name, for messages only."""
     content_hash: _builtins.str
@@ -653,6 +658,8 @@ class TargetFingerprint(_message.Message):
     """Decoder layers."""
     dtype: _builtins.str
     """Computation dtype: "float32", "bfloat16" or "float16"."""
+    tokenizer_hash: _builtins.str
+    """sha256 of tokenizer.json; empty where the folder has none, and then nothing is compared."""
     def __init__(
         self,
         *,
@@ -662,10 +669,11 @@ class TargetFingerprint(_message.Message):
         hidden_size: _builtins.int = ...,
         num_layers: _builtins.int = ...,
         dtype: _builtins.str = ...,
+        tokenizer_hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_hash", b"content_hash", "dtype", b"dtype", "hidden_size", b"hidden_size", "name", b"name", "num_layers", b"num_layers", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_hash", b"content_hash", "dtype", b"dtype", "hidden_size", b"hidden_size", "name", b"name", "num_layers", b"num_layers", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -37,6 +37,8 @@ class StackConfig:
     threads: int | None = None
     max_sequences: int | None = None
     domino_candidates: int | None = None
+    kv_tokens: int | None = None
+    timeline: Path | None = None
     host: str = "127.0.0.1"
     port: int = 0
     ready_timeout_s: float = 900.0
@@ -44,14 +46,25 @@ class StackConfig:
 
     def model_flags(self) -> list[str]:
         """What verify and draft have in common."""
-        values = {"device": self.device, "dtype": self.dtype, "threads": self.threads}
+        values = {
+            "device": self.device,
+            "dtype": self.dtype,
+            "threads": self.threads,
+            "kv_tokens": self.kv_tokens,
+        }
         models = {"target": self.target, "draft": self.draft}
         return flags({**models, **values, "host": self.host, "port": 0})
 
     def verify_flags(self) -> list[str]:
         return [
             *self.model_flags(),
-            *flags({"width": self.width, "max_sequences": self.max_sequences}),
+            *flags(
+                {
+                    "width": self.width,
+                    "max_sequences": self.max_sequences,
+                    "timeline": self.timeline,
+                }
+            ),
         ]
 
     def draft_flags(self) -> list[str]:
@@ -132,6 +145,11 @@ class Stack:
     def wait(self) -> None:
         """Returns never: raises CommandError as soon as a service ends."""
         while True:
+            self._check(self._events.get())
+
+    def check(self) -> None:
+        """Raises CommandError when a service has ended, with its last lines."""
+        while not self._events.empty():
             self._check(self._events.get())
 
     def stop(self) -> None:

@@ -12,6 +12,7 @@ from loadtest.prompts import (
     NAMES,
     RANDOM,
     LoadPrompt,
+    Served,
     dataset_prompts,
     random_prompts,
     workload_prompts,
@@ -80,14 +81,14 @@ def folder(text: str) -> Path:
 
 
 def load_prompts(
-    args: argparse.Namespace, workloads: tuple[str, ...], info: ModelInfo
+    args: argparse.Namespace, workloads: tuple[str, ...], served: Served
 ) -> dict[str, list[LoadPrompt]]:
     """Prompts of every workload and dataset by name. Raises UsageError or CommandError."""
     found: dict[str, list[LoadPrompt]] = {}
     for name in workloads:
         if name == RANDOM:
             count = args.num_prompts or 128
-            found[name] = random_prompts(count, args.random_input_len, args.seed, info)
+            found[name] = random_prompts(count, args.random_input_len, args.seed, served)
         else:
             found[name] = workload_prompts(name, args.num_prompts)
     for path in args.dataset_path:

@@ -4,11 +4,11 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks.packages import read
 from benchmarks.workloads import WORKLOADS, json_lines, load
 from domino_cli.errors import UsageError
-from domino_client import ModelInfo
 from loadtest.dataset import read_dataset
 
 RANDOM = "random"
@@ -26,6 +26,17 @@ class LoadPrompt:
     index: int
     turns: tuple[str, ...] = ()
     token_ids: tuple[int, ...] = ()
+
+
+class Served(Protocol):
+    """What random ids must fit: a router's ModelInfo, or a target's own config."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_context(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> Sequence[int]: ...
 
 
 def workload_prompts(name: str, count: int | None) -> list[LoadPrompt]:
@@ -61,12 +72,12 @@ def dataset_prompts(path: Path, count: int | None) -> list[LoadPrompt]:
     ]
 
 
-def random_prompts(count: int, length: int, seed: int, info: ModelInfo) -> list[LoadPrompt]:
+def random_prompts(count: int, length: int, seed: int, served: Served) -> list[LoadPrompt]:
     """Uniform ids of the served vocabulary, end-of-sequence ids left out; the same for a seed."""
-    if not 1 <= length < info.max_context:
-        raise UsageError(f"random_input_len: {length} is not in 1..{info.max_context - 1}")
+    if not 1 <= length < served.max_context:
+        raise UsageError(f"random_input_len: {length} is not in 1..{served.max_context - 1}")
     generator = random.Random(seed)
-    ids = [i for i in range(info.vocab_size) if i not in info.eos_token_ids]
+    ids = [i for i in range(served.vocab_size) if i not in served.eos_token_ids]
     return [
         LoadPrompt(workload=RANDOM, index=i, token_ids=tuple(generator.choices(ids, k=length)))
         for i in range(count)

@@ -40,6 +40,7 @@ def summarise(records: Sequence[Record], settings: Mapping[str, Any]) -> dict[st
     found |= spread_ms("e2e_latency", [r.e2e_s for r in good])
     found |= {f"{key}_e2el_ms": found[f"{key}_e2e_latency_ms"] for key in ("mean", "median", "p99")}
     found |= spread_ms("late", [r.sent_s - r.scheduled_s for r in records])
+    found["drafts_lost"] = sum(_ran_plain(r, settings["mode"]) for r in good)
     return found | _speculation(good) | _server(good)
 
 
@@ -57,6 +58,13 @@ def itl_s(record: Record) -> Iterator[float]:
     """Gaps between tokens: a chunk's tokens share its gap evenly."""
     for gap, count in zip(icl_s(record), record.token_counts[1:], strict=True):
         yield from [gap / count] * count
+
+
+def _ran_plain(record: Record, asked: str | None) -> bool:
+    """Whether a drafting arm's request lost its draft; one plain step may end every request."""
+    if asked in (None, "ar") or record.width == 1:
+        return asked not in (None, "ar", record.mode)
+    return record.mode != asked or record.plain_steps > 1
 
 
 def _throughput(
@@ -112,7 +120,6 @@ def _speculation(good: Sequence[Record]) -> dict[str, Any]:
         "spec_decode_acceptance_rate": accepted / proposed if proposed else None,
         "spec_decode_acceptance_length": 1 + accepted / drafts if drafts else None,
         "spec_decode_per_position_acceptance_rates": _by_position(good, drafts),
-        "drafts_lost": sum(r.width > 1 and r.plain_steps > 1 for r in good),
     }
 
 

@@ -29,6 +29,7 @@ class Step:
     began_ns: int = 0
     sequences: int = 0
     positions: int = 0
+    prompt_positions: int = 0
     tokens: int = 0
     waiting: int = 0
     plan_ns: int = 0
@@ -54,6 +55,8 @@ class StepClock:
         self.lap("plan")
         self._step.sequences = len(work)
         self._step.positions = sum(len(item.ids) for item in work)
+        prompts = (item for item in work if item.sequence.in_prefill)
+        self._step.prompt_positions = sum(len(item.ids) for item in prompts)
         self._step.tokens = -_tokens(work)
 
     def committed(self, work: Seq[Work]) -> None:

@@ -79,8 +79,7 @@ rng = torch.Generator().manual_seed(4)
 for batch, width, vocab in ((4, 5, 5000), (2, 1, 31), (3, 17, 100)):
     logits = torch.randn(batch * width, vocab, generator=rng)
     logits[0, 3] = logits[0, vocab - 1] = 9.0  # a tie: the lowest id
-    logits[-1, 7] = torch.nan
-    choices = logits.nan_to_num(-torch.inf).argmax(-1).view(batch, width)
+    choices = logits.argmax(-1).view(batch, width)
     ids = torch.randint(vocab, (batch, width), generator=rng)
     right = torch.tensor([9, 2, 0, 4])[:batch]
     for b in range(batch):
@@ -88,10 +87,16 @@ for batch, width, vocab in ((4, 5, 5000), (2, 1, 31), (3, 17, 100)):
             ids[b, j] = choices[b, j - 1]
     counts = torch.tensor([width, width, max(1, width - 2), 2])[:batch].clamp(max=width)
     out = greedy_accept(logits, ids.int(), counts.int())
-    wanted = greedy_accept_reference(logits.nan_to_num(-torch.inf), ids, counts)
+    wanted = greedy_accept_reference(logits, ids, counts)
     assert torch.equal(out, wanted), (out, wanted)
     assert out[0, 2] == 3
     assert out[0, 0] == min(9, width - 1) and out[0, 1] == out[0, 2 + out[0, 0]]
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        broken = logits.clone()
+        broken[0, 5 if bad == bad and bad > 0 else slice(None)] = bad
+        broken[0, vocab - 1] = bad
+        told = greedy_accept(broken, ids.int(), counts.int())
+        assert told[0, 0] == -1 and torch.equal(told[1:], wanted[1:]), bad
 """
 
 LINEAR = """

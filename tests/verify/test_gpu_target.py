@@ -13,9 +13,9 @@ from pathlib import Path
 from domino_kernels.attention import Batch, Span
 from domino_kernels.gpu.few_rows import GpuLinear
 from serving.target_config import open_target
-from tests.tiny_models import VOCAB, write_target
+from tests.tiny_models import SHAPE, VOCAB, write_target
 from verify_service.gpu_rows import Bucket, ragged_rows
-from verify_service.gpu_step import StepGraphs
+from verify_service import gpu_step
 from verify_service.gpu_target import GpuTarget, Projection
 from verify_service.scheduler import Work
 from verify_service.sequence import Request, Sequence
@@ -27,10 +27,11 @@ def work(ids, start, pages):
     request = Request(request_id="", prompt_ids=[], max_tokens=1, stop_ids=frozenset(), emit=print)
     return Work(sequence=Sequence(request, pages=pages, kv_len=start), ids=ids, choices=len(ids))
 
+SHAPE["num_hidden_layers"] = 2
 folder = Path(tempfile.mkdtemp())
 write_target(FAMILY, folder)
 checkpoint, config = open_target(folder)
-taps = (3, 1)
+taps = (1, 0)
 oracle = Target(config, checkpoint, dtype=torch.float32, device=CPU, taps=taps)
 fc = torch.randn(config.hidden_size, 2 * config.hidden_size)
 projection = Projection(GpuLinear(fc), torch.rand(config.hidden_size), 1e-5)
@@ -63,7 +64,8 @@ close(logits, target.logits(target.forward(ragged_rows(prompts, PAGE, group, CPU
 torch.testing.assert_close(table[slots], rows, atol=2e-4, rtol=2e-4)
 assert int((table != 0).any(1).sum()) == 18
 
-steps = StepGraphs(target, mine, table, pages=8, batches=[4], widths=[5])
+gpu_step.PROGRAMS = 16  # fewer pieces of keys: the interpreter is slow
+steps = gpu_step.StepGraphs(target, mine, table, pages=8, batches=[4], widths=[5])
 step = steps._step(4, 5)
 step.bucket.fill([work(ids[11:16], 11, one), work(ids[7:9], 7, two)])
 found = step.run()
@@ -81,7 +83,7 @@ assert found[0, 2] == logits.argmax() == found[0, 1] and found[0, 0] == 0
 """
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama_bias", "llama_mlp_bias"])
+@pytest.mark.parametrize("family", ["qwen3", "llama_bias"])
 def test_target_equals_the_cpu_target(family: str) -> None:
     """Prompts, steps of padded buckets, taps and pages: one index off and tokens change."""
     run_interpreted(SAME.replace("FAMILY", repr(family)))

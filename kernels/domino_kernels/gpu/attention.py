@@ -131,7 +131,7 @@ def tile_rows(rows: int, group: int) -> int:
 
 
 def paged_attention(
-    q: Tensor, kv: tuple[Tensor, Tensor], queries: Queries, *, splits: int = 1, least: int = 256
+    q: Tensor, kv: tuple[Tensor, Tensor], queries: Queries, *, splits: int = 1, least: int = 64
 ) -> Tensor:
     """q [n, heads, head_dim] -> the same; kv: k, v [pages, kv_heads, page_size, head_dim].
 
@@ -141,7 +141,7 @@ def paged_attention(
     (k, v), (_, heads, dim), tiles = kv, q.shape, len(queries.tiles)
     kv_heads, page_size = k.shape[1:3]
     group, padded = heads // kv_heads, triton.next_power_of_2(dim)
-    packed = max(16, triton.next_power_of_2(queries.tile_rows * group))
+    packed = _padded_rows(queries.tile_rows * group)
     out, pieces = torch.empty_like(q), tiles * kv_heads * splits * packed if splits > 1 else 0
     mass = torch.empty(pieces * 2, dtype=torch.float32, device=q.device)
     partial = torch.empty(pieces * padded, dtype=torch.float32, device=q.device)
@@ -151,7 +151,8 @@ def paged_attention(
     first = queries.last if queries.first is None else queries.first
     _attend_kernel[tiles, kv_heads, splits](
         q, k, v, queries.table, queries.tiles, first, queries.last, partial, mass, out,
-        k.stride(0), queries.table.shape[1], splits, max(1, least // keys), dim**-0.5 * LOG2E, **sizes, PAGE=page_size, KEYS=keys,
+        k.stride(0), queries.table.shape[1], splits, max(1, least // keys),
+        dim**-0.5 * LOG2E, **sizes, PAGE=page_size, KEYS=keys,
         WINDOW=queries.first is not None, WHOLE=splits == 1, STAGES=2 if wide else 3,
         **launch_options(q, warps=8 if wide else 4),
     )  # fmt: skip
@@ -161,6 +162,12 @@ def paged_attention(
             **launch_options(q, warps=1),
         )  # fmt: skip
     return out
+
+
+def _padded_rows(rows: int) -> int:
+    """Rows of a matrix-unit tile; 32 took longer than 64 on Hopper, whose own unit starts there."""
+    padded: int = triton.next_power_of_2(rows)
+    return 16 if padded <= 16 else max(64, padded)
 
 
 def attention_reference(q: Tensor, kv: tuple[Tensor, Tensor], queries: Queries) -> Tensor:

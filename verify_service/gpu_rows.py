@@ -1,0 +1,114 @@
+"""The rows of one pass on a GPU: work in, the index tensors that every kernel reads out.
+
+A slot is page * page_size + offset. A row that only fills a bucket has no slot (-1), sees no key
+and belongs to no sequence.
+"""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from domino_kernels.gpu.attention import Queries, tile_rows
+from verify_service.scheduler import Work
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """ids, positions, slots [n] int32; who attends to what, each tile's keys in `splits` pieces."""
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    queries: Queries
+    splits: int
+
+
+def fill_span(item: Work, page_size: int, table: Ints, ids: Ints, at: Ints, slots: Ints) -> None:
+    """Writes one sequence's pages into `table` and its rows' ids, positions and slots."""
+    pages = np.asarray(item.sequence.pages, dtype=np.int32)
+    table[: len(pages)] = pages
+    ids[:] = item.ids
+    at[:] = np.arange(item.start, item.start + len(item.ids), dtype=np.int32)
+    slots[:] = pages[at // page_size] * page_size + at % page_size
+
+
+def ragged_rows(work: Seq[Work], page_size: int, group: int, device: torch.device) -> Rows:
+    """All positions of `work` one after the other, in tiles for heads shared by `group` queries."""
+    n, most = sum(len(w.ids) for w in work), max(len(w.sequence.pages) for w in work)
+    index = np.zeros((3, n), dtype=np.int32)
+    table = np.zeros((len(work), most), dtype=np.int32)
+    height = tile_rows(max(len(w.ids) for w in work), group)
+    tiles: list[tuple[int, int, int]] = []
+    first = 0
+    for sequence, item in enumerate(work):
+        end = first + len(item.ids)
+        fill_span(item, page_size, table[sequence], *index[:, first:end])
+        tiles += [(row, min(height, end - row), sequence) for row in range(first, end, height)]
+        first = end
+    ids, positions, slots = torch.from_numpy(index).to(device)
+    queries = Queries(
+        tiles=torch.tensor(tiles, dtype=torch.int32, device=device),
+        tile_rows=height,
+        table=torch.from_numpy(table).to(device),
+        last=positions + 1,
+    )
+    return Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=1)
+
+
+class Bucket:
+    """Rows of `batch` sequences of `width` positions each, at fixed addresses on the device."""
+
+    def __init__(
+        self, batch: int, width: int, *, pages: int, page_size: int, splits: int,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        """pages: of a sequence, at most."""
+        self.batch, self.width, self._page_size = batch, width, page_size
+        n = batch * width
+        pin = device.type == "cuda"
+        # ids, positions, slots and last of each row, then each sequence's count
+        self._host = torch.zeros(4 * n + batch, dtype=torch.int32, pin_memory=pin)
+        self._host_table = torch.zeros(batch, pages, dtype=torch.int32, pin_memory=pin)
+        self._index, self._counts = _split(self._host.numpy(), n, batch)
+        self._known: list[list[int]] = [[] for _ in range(batch)]
+        self._sent = torch.zeros(4 * n + batch, dtype=torch.int32, device=device)
+        table = torch.zeros(batch, pages, dtype=torch.int32, device=device)
+        ids, positions, slots, last = self._sent[: 4 * n].view(4, n)
+        slots.fill_(-1)
+        self.counts = self._sent[4 * n :]
+        tiles = [(b * width, width, b) for b in range(batch)]
+        queries = Queries(
+            tiles=torch.tensor(tiles, dtype=torch.int32, device=device),
+            tile_rows=width,
+            table=table,
+            last=last,
+        )
+        self.rows = Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
+
+    def fill(self, work: Seq[Work]) -> None:
+        """Sends the positions of `work`, at most `batch` items of at most `width` ids."""
+        self._index[:] = 0
+        self._index[2] = -1
+        self._counts[:] = 0
+        table, renewed = self._host_table.numpy(), False
+        for b, item in enumerate(work):
+            count = len(item.ids)
+            rows = self._index[:, b * self.width : b * self.width + count]
+            if self._known[b] != item.sequence.pages:
+                self._known[b], renewed = list(item.sequence.pages), True
+            fill_span(item, self._page_size, table[b], *rows[:3])
+            rows[3] = rows[1] + 1
+            self._counts[b] = count
+        self._sent.copy_(self._host, non_blocking=True)
+        if renewed:
+            self.rows.queries.table.copy_(self._host_table, non_blocking=True)
+
+
+def _split(host: Ints, n: int, batch: int) -> tuple[Ints, Ints]:
+    return host[: 4 * n].reshape(4, n), host[4 * n : 4 * n + batch]

@@ -39,6 +39,7 @@ class StackConfig:
     domino_candidates: int | None = None
     kv_tokens: int | None = None
     timeline: Path | None = None
+    use_generation_config: bool | None = None
     host: str = "127.0.0.1"
     port: int = 0
     ready_timeout_s: float = 900.0
@@ -77,6 +78,7 @@ class StackConfig:
                 "target": self.target,
                 **addresses,
                 "mode": self.mode,
+                "use_generation_config": self.use_generation_config,
                 "host": self.host,
                 "port": self.port,
             }
@@ -84,9 +86,17 @@ class StackConfig:
 
 
 def flags(values: dict[str, object]) -> list[str]:
-    """{"max_sequences": 8, "mode": None} -> ["--max-sequences", "8"]."""
-    pairs = [(name, value) for name, value in values.items() if value is not None]
-    return [text for n, value in pairs for text in (f"--{n.replace('_', '-')}", str(value))]
+    """{"max_sequences": 8, "mode": None, "fast": True} -> ["--max-sequences", "8", "--fast"]."""
+    found: list[str] = []
+    for name, value in values.items():
+        if value is not None:
+            found += [flag(name)] if value is True else [flag(name), str(value)]
+    return found
+
+
+def flag(name: str) -> str:
+    """An option's name on the command line."""
+    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from serving.contract import CONTRACT_VERSION
 from serving.device import open_device, sized_by
 from serving.draft_format import open_draft
 from serving.fingerprint import draft_fingerprint, target_fingerprint
+from serving.options import OptionError
 from serving.plan import log_plan
 from serving.self_test import self_test_block
 from serving.target_config import open_target
@@ -49,6 +50,9 @@ def load(config: DraftServiceConfig) -> Loaded:
     target, target_config = open_target(config.target)
     checkpoint, draft_config = open_draft(config.draft, target_config, tokenizer=config.target)
     log_plan(log, "draft", checkpoint.name, draft_config)
+    if config.domino_candidates and draft_config.domino is None:
+        remedy = "needs a draft with a Domino head; leave it out for this one"
+        raise OptionError("domino_candidates", config.domino_candidates, remedy)
     tables = read_tables(
         draft_config, checkpoint, target_config, target, dtype=dtype, device=device
     )

@@ -9,7 +9,6 @@ import functools
 import itertools
 import json
 import multiprocessing
-import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.gpu_verify_timing import graph_us
 from domino_kernels.gpu.attention import Queries, paged_attention
 from domino_kernels.gpu.linear import Tiling, linear_parts, linear_reference
 
@@ -30,25 +30,6 @@ SHAPES = {
 ROWS = (1, 16, 32, 64, 128, 256)
 BASE = ((64, 128, 4, 4), (64, 256, 3, 4), (32, 256, 4, 4), (128, 128, 4, 8), (64, 64, 6, 4))
 PROGRAMS = 700  # more than these in one launch are not tried with a split
-
-
-def graph_us(work: Callable[[], None], calls: int, rounds: int = 7) -> float:
-    """Microseconds a call: `work` makes `calls` of them and is replayed, median of rounds."""
-    work()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    times: list[float] = []
-    for _ in range(rounds + 1):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
-        for _ in range(3):
-            graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1000 / 3 / calls)
-    return statistics.median(times[1:])
 
 
 def tilings(name: str, rows: int) -> Iterator[Tiling]:

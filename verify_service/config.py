@@ -27,7 +27,9 @@ class VerifyConfig:
     )
     max_sequences: int = field(32, help="sequences that run at once")
     max_waiting: int = field(64, help="requests that wait at most; more are refused")
-    kv_tokens: int = field(16384, help="positions of KV cache, shared by all sequences")
+    kv_tokens: int = field(
+        16384, help="positions of KV cache, shared by all sequences; 0 takes what a GPU has free"
+    )
     page_size: int = field(256, help="positions of a KV page")
     prefill_tokens: int = field(256, help="prompt positions run in one step")
     draft_step_s: float = field(
@@ -42,7 +44,9 @@ class VerifyConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise OptionError("port", self.port, "must be in 0..65535")
-        for name in ("max_sequences", "kv_tokens", "page_size", "prefill_tokens"):
+        if self.kv_tokens < (0 if self.device.startswith("cuda") else 1):
+            raise OptionError("kv_tokens", self.kv_tokens, "must be at least 1, or 0 on a GPU")
+        for name in ("max_sequences", "page_size", "prefill_tokens"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")
         for name in ("threads", "width", "max_waiting"):

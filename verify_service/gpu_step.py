@@ -43,7 +43,7 @@ class StepGraphs:
         """pages: of a sequence, at most; table: where projected rows go."""
         self._target, self._kv, self._table = target, kv, table
         self._pages, self._batches, self._widths = pages, sorted(batches), sorted(widths)
-        self._steps: dict[tuple[int, int], _Step] = {}
+        self._steps: dict[tuple[int, int], Step] = {}
 
     @property
     def most(self) -> tuple[int, int]:
@@ -82,7 +82,11 @@ class StepGraphs:
             for row, w in zip(found, work, strict=False)
         ]
 
-    def _step(self, batch: int, width: int) -> "_Step":
+    def step(self, batch: int, width: int) -> "Step":
+        """A bucket's step, once it was captured."""
+        return self._steps[batch, width]
+
+    def _step(self, batch: int, width: int) -> "Step":
         bucket = Bucket(
             batch,
             width,
@@ -91,10 +95,10 @@ class StepGraphs:
             splits=splits_for(batch, self._target.config.num_kv_heads),
             device=self._target.device,
         )
-        return _Step(self._target, self._kv, self._table, bucket)
+        return Step(self._target, self._kv, self._table, bucket)
 
 
-class _Step:
+class Step:
     """One bucket's step."""
 
     def __init__(
@@ -108,7 +112,7 @@ class _Step:
         normed = self._target.forward(rows, self._kv, self._table)
         return greedy_accept(self._target.logits(normed), rows.ids.view(shape), self.bucket.counts)
 
-    def capture(self, pool: Any) -> "_Step":
+    def capture(self, pool: Any) -> "Step":
         """Compiles what is missing by a first run, then records the graph."""
         self.run()
         torch.cuda.synchronize(self._target.device)

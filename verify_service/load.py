@@ -46,7 +46,7 @@ def load(config: VerifyConfig) -> Loaded:
     dtype, device = DTYPES[config.dtype], open_device(config.device)
     checkpoint, target_config = open_target(config.target)
     log_plan(log, "target", checkpoint.name, target_config)
-    draft, projection, self_test = None, None, None
+    draft, projection, self_test, draft_checkpoint = None, None, None, None
     info = verify_pb2.GetTargetResponse(
         target=target_fingerprint(checkpoint, target_config, config.dtype),
         max_context=target_config.max_context,
@@ -61,18 +61,27 @@ def load(config: VerifyConfig) -> Loaded:
         self_test = to_message(projection([tap.to(device, dtype) for tap in block]))
         info.draft.CopyFrom(draft_fingerprint(draft_checkpoint, draft))
         info.default_draft_tokens = _width(config, draft) - 1
-    taps = draft.target_layer_ids if draft else ()
-    pages = -(-config.kv_tokens // config.page_size)
-    target = Target(
-        target_config,
-        checkpoint,
-        dtype=dtype,
-        device=device,
-        taps=taps,
-        max_positions=pages * config.page_size,
-    )
-    with sized_by("kv_tokens", config.kv_tokens):
-        executor = Executor(target, projection, pages=pages, page_size=config.page_size)
+    executor: Executor
+    if device.type == "cuda":
+        from verify_service.gpu_load import load_gpu_executor  # needs Triton
+
+        drafted = (draft, draft_checkpoint) if draft and draft_checkpoint else None
+        executor = load_gpu_executor(
+            config, target_config, checkpoint, drafted, dtype=dtype, device=device
+        )
+        pages = executor.pages
+    else:
+        pages = -(-config.kv_tokens // config.page_size)
+        target = Target(
+            target_config,
+            checkpoint,
+            dtype=dtype,
+            device=device,
+            taps=draft.target_layer_ids if draft else (),
+            max_positions=pages * config.page_size,
+        )
+        with sized_by("kv_tokens", config.kv_tokens):
+            executor = Executor(target, projection, pages=pages, page_size=config.page_size)
     scheduler = Scheduler(
         pages=pages,
         page_size=config.page_size,

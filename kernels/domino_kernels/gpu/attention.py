@@ -140,7 +140,7 @@ def paged_attention(
     """
     (k, v), (_, heads, dim), tiles = kv, q.shape, len(queries.tiles)
     kv_heads, page_size = k.shape[1:3]
-    group, padded = heads // kv_heads, triton.next_power_of_2(dim)
+    group, padded = heads // kv_heads, max(16, triton.next_power_of_2(dim))
     packed = _padded_rows(queries.tile_rows * group)
     out, pieces = torch.empty_like(q), tiles * kv_heads * splits * packed if splits > 1 else 0
     mass = torch.empty(pieces * 2, dtype=torch.float32, device=q.device)

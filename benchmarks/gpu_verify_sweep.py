@@ -1,10 +1,11 @@
-"""Times tilings of the linear layers and splits of the attention on one GPU, Qwen3-8B shapes.
+"""Times tilings of the linear layers, or splits and walks of the attention, on one GPU.
 
 What domino_kernels.gpu uses was chosen by these figures. Each time is a graph of calls on rotating
 weights (or KV layers) that do not fit the L2 cache, microseconds a call.
 """
 
 import argparse
+import contextlib
 import functools
 import itertools
 import json
@@ -15,10 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 from benchmarks.gpu_verify_timing import graph_us
-from domino_kernels.gpu.attention import Queries, paged_attention
+from domino_kernels.gpu.attention import KeyTiles, Queries, paged_attention
 from domino_kernels.gpu.linear import Tiling, linear_parts, linear_reference
+from verify_service.gpu_step import splits_for
 
 SHAPES = {
     "qkv": (6144, 4096),
@@ -29,6 +32,10 @@ SHAPES = {
 }
 ROWS = (1, 16, 32, 64, 128, 256)
 BASE = ((64, 128, 4, 4), (64, 256, 3, 4), (32, 256, 4, 4), (128, 128, 4, 8), (64, 64, 6, 4))
+WALKS = tuple(
+    KeyTiles(keys, stages, warps)
+    for keys, stages, warps in itertools.product((32, 64, 128), (2, 3, 4), (4, 8))
+)
 PROGRAMS = 700  # more than these in one launch are not tried with a split
 
 
@@ -54,13 +61,43 @@ def tilings(name: str, rows: int) -> Iterator[Tiling]:
             yield tiling
 
 
-def compile_one(case: tuple[str, int, Tiling]) -> None:
-    """Launches a tiling once, so that its kernel is in the cache on disk."""
+def to_compile(what: str) -> list[tuple[Any, ...]]:
+    """One case for every kernel that the sweep of `what` will need."""
+    if what == "attention":
+        shapes = {(case[:3], case[4]): case for case in attention_cases()}
+        return [(case, walk) for case in shapes.values() for walk in WALKS]
+    cases = [(n, r, t) for n in SHAPES for r in ROWS for t in tilings(n, r)]
+    kinds = {
+        (r, t.columns, t.depth, t.stages, t.warps, t.ahead, t.splits > 1): (n, r, t)
+        for n, r, t in cases
+    }
+    return list(kinds.values())
+
+
+def compile_one(case: tuple[Any, ...]) -> None:
+    """Launches a kernel once, so that it is in the cache on disk."""
+    if isinstance(case[1], KeyTiles):
+        compile_attention(*case)
+        return
     name, rows, tiling = case
     features, width = SHAPES[name]
     w = torch.empty(features, width, dtype=torch.bfloat16, device="cuda")
     x = torch.zeros(rows, width, dtype=torch.bfloat16, device="cuda")
     linear_parts(x, w, tiling)
+    torch.cuda.synchronize()
+
+
+def compile_attention(case: tuple[int, ...], walk: KeyTiles) -> None:
+    """One tile of the case's width, whole and split."""
+    heads, kv_heads, dim, _, width, _ = case
+    kv = torch.zeros(2, 2, kv_heads, 256, dim, dtype=torch.bfloat16, device="cuda")
+    tiles = torch.tensor([[0, width, 0]], dtype=torch.int32, device="cuda")
+    table, last = torch.zeros(2, 64, dtype=torch.int32, device="cuda")
+    queries = Queries(tiles=tiles, tile_rows=width, table=table[None], last=last)
+    q = torch.zeros(width, heads, dim, dtype=torch.bfloat16, device="cuda")
+    for splits in (1, 2, 4, 8, 16, 32):
+        with contextlib.suppress(OutOfResources):
+            paged_attention(q, (kv[0], kv[1]), queries, splits=splits, walk=walk)
     torch.cuda.synchronize()
 
 
@@ -96,37 +133,42 @@ def sweep_linear(name: str, rows: int) -> dict[str, Any]:
     return found
 
 
-def sweep_attention() -> list[dict[str, Any]]:
-    """Splits and least piece by batch, width and context; 32/8 heads x 128, pages of 256."""
-    found = []
-    layers, pool = 6, 1100
-    kv = torch.randn(2, layers, pool, 8, 256, 128, device="cuda").bfloat16()
-    for batch, width, context in itertools.product((1, 8, 32), (1, 8, 16), (640, 8192)):
-        pages = -(-(context + width) // 256)
-        table = torch.randperm(pool, device="cuda")[: batch * pages].view(batch, pages).int()
-        tiles = [(b * width, width, b) for b in range(batch)]
-        last = context + 1 + torch.arange(width, device="cuda").repeat(batch)
-        queries = Queries(
-            tiles=torch.tensor(tiles, dtype=torch.int32, device="cuda"),
-            tile_rows=width,
-            table=table,
-            last=last.int(),
-        )
-        q = torch.randn(batch * width, 32, 128, device="cuda").bfloat16()
-        results = []
-        for splits, least in itertools.product((1, 2, 4, 8, 16, 32), (64, 128, 256, 512)):
-            if (splits == 1 and least > 64) or batch * 8 * splits > 2048:
-                continue
+def attention_cases() -> Iterator[tuple[int, int, int, int, int, int]]:
+    """heads, kv heads, head_dim, batch, width, context."""
+    for heads, kv_heads, dim in ((32, 8, 128), (12, 2, 256)):
+        for batch, width, context in itertools.product((1, 8, 32), (1, 8, 16), (640, 8192)):
+            yield heads, kv_heads, dim, batch, width, context
 
-            one = functools.partial(paged_attention, q, queries=queries, splits=splits, least=least)
-            results.append((graph_us(lambda f=one: each_layer(f, kv), layers), splits, least))  # type: ignore[misc]
-        results.sort()
-        moved = batch * (context + width) * 8 * 128 * 4
-        row = {"batch": batch, "width": width, "context": context, "best": results[:3]}
-        row |= {"tb_s": moved / results[0][0] / 1e6, "one_piece": [r for r in results if r[1] == 1]}
-        found.append(row)
-        print(json.dumps(row), flush=True)
-    return found
+
+def sweep_attention(case: tuple[int, int, int, int, int, int]) -> dict[str, Any]:
+    """Splits and walks over the keys for one shape, the fastest first."""
+    heads, kv_heads, dim, batch, width, context = case
+    pages = -(-context // 256)
+    layers = 1 if batch * context > 2**17 else 4
+    kv = torch.randn(2, layers, batch * pages, kv_heads, 256, dim, device="cuda").bfloat16()
+    table = torch.randperm(batch * pages, device="cuda").view(batch, pages).int()
+    last = context - width + 1 + torch.arange(width, device="cuda").repeat(batch)
+    tiles = [(b * width, width, b) for b in range(batch)]
+    queries = Queries(
+        tiles=torch.tensor(tiles, dtype=torch.int32, device="cuda"),
+        tile_rows=width,
+        table=table,
+        last=last.int(),
+    )
+    q = torch.randn(batch * width, heads, dim, device="cuda").bfloat16()
+    usual = splits_for(batch, kv_heads)
+    results = []
+    for splits, walk in itertools.product({usual, max(1, usual // 2), min(32, usual * 2)}, WALKS):
+        one = functools.partial(paged_attention, q, queries=queries, splits=splits, walk=walk)
+        try:
+            us = graph_us(lambda f=one: each_layer(f, kv), layers)  # type: ignore[misc]
+        except OutOfResources:
+            continue
+        results.append((us, splits, str(walk)))
+    results.sort()
+    moved = batch * context * kv_heads * dim * 4
+    found: dict[str, Any] = {"case": case, "usual": usual, "best": results[:4]}
+    return found | {"tb_s": moved / results[0][0] / 1e6, "all": results}
 
 
 def each_layer(attend: Callable[..., Tensor], kv: Tensor) -> None:
@@ -139,17 +181,18 @@ def main() -> None:
     """Times everything, prints a line a case, writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("what", choices=("attention", "linear"))
     options = parser.parse_args()
-    cases = [(n, r, t) for n in SHAPES for r in ROWS for t in tilings(n, r)]
-    kinds = {(r, t.columns, t.depth, t.stages, t.warps, t.ahead, t.splits > 1): (n, r, t)
-             for n, r, t in cases}  # fmt: skip
+    result: list[dict[str, Any]] = []
+    if options.what == "attention":
+        todo = [functools.partial(sweep_attention, case) for case in attention_cases()]
+    else:
+        todo = [functools.partial(sweep_linear, n, r) for n in SHAPES for r in ROWS]
     with multiprocessing.get_context("spawn").Pool(12) as pool:
-        pool.map(compile_one, list(kinds.values()), chunksize=2)
-    result = {"attention": sweep_attention(), "linear": []}
-    for name, rows in itertools.product(SHAPES, ROWS):
-        found = sweep_linear(name, rows)
-        result["linear"].append(found)
-        print(json.dumps(found), flush=True)
+        pool.map(compile_one, to_compile(options.what), chunksize=1)
+    for one in todo:
+        result.append(one())
+        print(json.dumps({k: v for k, v in result[-1].items() if k != "all"}), flush=True)
         options.json.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -125,13 +125,34 @@ class Queries:
     first: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KeyTiles:
+    """How a program walks its keys: keys a tile, pipeline stages, warps."""
+
+    keys: int
+    stages: int
+    warps: int
+
+
+def key_tiles(packed: int, padded: int, element_size: int) -> KeyTiles:
+    """As measured fastest, for `packed` query rows of `padded` channels."""
+    wide = packed * padded > 64 * 128
+    return KeyTiles(64 if element_size == 2 else 32, 2 if wide else 3, 8 if wide else 4)
+
+
 def tile_rows(rows: int, group: int) -> int:
     """Rows a tile may hold, `group` query heads each: all of a sequence where they are few."""
     return min(rows, max(1, 128 // group))
 
 
 def paged_attention(
-    q: Tensor, kv: tuple[Tensor, Tensor], queries: Queries, *, splits: int = 1, least: int = 64
+    q: Tensor,
+    kv: tuple[Tensor, Tensor],
+    queries: Queries,
+    *,
+    splits: int = 1,
+    least: int = 64,
+    walk: KeyTiles | None = None,
 ) -> Tensor:
     """q [n, heads, head_dim] -> the same; kv: k, v [pages, kv_heads, page_size, head_dim].
 
@@ -145,16 +166,15 @@ def paged_attention(
     out, pieces = torch.empty_like(q), tiles * kv_heads * splits * packed if splits > 1 else 0
     mass = torch.empty(pieces * 2, dtype=torch.float32, device=q.device)
     partial = torch.empty(pieces * padded, dtype=torch.float32, device=q.device)
-    keys = 64 if q.element_size() == 2 else 32
+    walk = walk or key_tiles(packed, padded, q.element_size())
     sizes = {"HEADS": heads, "GROUP": group, "D": dim, "DP": padded, "M": packed}
-    wide = packed * padded > 64 * 128
     first = queries.last if queries.first is None else queries.first
     _attend_kernel[tiles, kv_heads, splits](
         q, k, v, queries.table, queries.tiles, first, queries.last, partial, mass, out,
-        k.stride(0), queries.table.shape[1], splits, max(1, least // keys),
-        dim**-0.5 * LOG2E, **sizes, PAGE=page_size, KEYS=keys,
-        WINDOW=queries.first is not None, WHOLE=splits == 1, STAGES=2 if wide else 3,
-        **launch_options(q, warps=8 if wide else 4),
+        k.stride(0), queries.table.shape[1], splits, max(1, least // walk.keys),
+        dim**-0.5 * LOG2E, **sizes, PAGE=page_size, KEYS=walk.keys,
+        WINDOW=queries.first is not None, WHOLE=splits == 1, STAGES=walk.stages,
+        **launch_options(q, warps=walk.warps),
     )  # fmt: skip
     if splits > 1:
         _merge_kernel[tiles, kv_heads, queries.tile_rows * group](

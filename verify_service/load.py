@@ -82,6 +82,7 @@ def load(config: VerifyConfig) -> Loaded:
         )
         with sized_by("kv_tokens", config.kv_tokens):
             executor = Executor(target, projection, pages=pages, page_size=config.page_size)
+    info.max_context = min(info.max_context, pages * config.page_size)
     scheduler = Scheduler(
         pages=pages,
         page_size=config.page_size,

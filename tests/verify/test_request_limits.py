@@ -20,9 +20,14 @@ NAN, INF = math.nan, math.inf
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verify]:
-    folder: Path = tmp_path_factory.mktemp("target")
-    write_target("llama", folder)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("target")
+    write_target("llama", target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[Verify]:
     with serve_verify(None, folder, kv_tokens=2048) as running:
         yield running
 
@@ -117,3 +122,15 @@ def test_beyond_them_the_field_is_named(
     assert isinstance(error, BadRequest)
     assert error.field == field
     assert generate(service).usage.completion_tokens == 3
+
+
+def test_no_request_can_be_larger_than_all_pages(folder: Path) -> None:
+    """Pages that hold less than the model's context: routers must know, and cap what they ask."""
+    with serve_verify(None, folder, kv_tokens=64) as small:
+        assert small.info.max_context == 64
+        assert generate(small, max_tokens=63).usage.completion_tokens == 63
+        with pytest.raises(grpc.RpcError) as caught:
+            generate(small, prompt_ids=[7] * 33, max_tokens=32)
+        error = from_rpc_error(caught.value)
+        assert "exceed the 64 positions of the context, or --kv-tokens" in str(error)
+        assert generate(small).usage.completion_tokens == 3

@@ -165,7 +165,7 @@ def test_a_full_or_ending_service_refuses_scores(model: tuple[Path, Any]) -> Non
         assert service.engine.idle.wait(30)
         with pytest.raises(grpc.RpcError) as large:
             score(service, [1] * 20, [[1] * 60])
-        assert "blocks: prompt and blocks need 5 KV pages" in str(from_rpc_error(large.value))
+        assert "blocks[0].ids: ends beyond the 64 positions" in str(from_rpc_error(large.value))
         service.draining.set()
         with pytest.raises(grpc.RpcError) as ending:
             score(service, PROMPT, [[1]])

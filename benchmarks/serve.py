@@ -125,7 +125,7 @@ def conclude(
         "figures": figures(cells, args, origin) if kept else [],
         "cells": [{**c.as_json(), "answers": len(c.answers)} for c in cells.cells],
     }
-    (args.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    (args.json or args.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     (args.out / "report.html").write_text(report(cells, titles, known, about, origin, args.out))
     say(f"results, records and report.html are in {args.out}")
     return 0 if exact and not cells.incomplete() else 1

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cpu_plan import new_file
 from benchmarks.serve_arm import Arm, arms
 from domino_cli.stack_arguments import add_stack_arguments, positive
-from loadtest.arguments import add_prompt_arguments, counts, folder, names
+from loadtest.arguments import add_prompt_arguments, counts, folder, names, rate
 from loadtest.plan import Plan
 from loadtest.prompts import LoadPrompt
 
@@ -101,7 +102,7 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     found.add_argument("--arms", type=arms, help=f"mode[@width],... (default: {TABLES_ARMS})")
     found.add_argument("--concurrency", type=counts, metavar="C,C", help="closed loop; 1,8,32")
     found.add_argument(
-        "--request-rate", type=positive_rates, default=(), metavar="R,R", help="open loop instead"
+        "--request-rate", type=rates, default=(), metavar="R,R", help="open loop instead"
     )
     found.add_argument("--workload", type=names, help="names, comma-separated (default: gsm8k)")
     found.add_argument("--repeats", type=positive, metavar="N", help="fresh servers each (3)")
@@ -110,16 +111,15 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     found.add_argument(
         "--out", type=folder, default=Path("bench-serve"), help="folder of results (%(default)s)"
     )
+    found.add_argument("--json", type=new_file, metavar="FILE", help="result.json, elsewhere")
     add_prompt_arguments(found)
     add_stack_arguments(found)
     found.set_defaults(mode=None, max_tokens=None, dtype="float32", device="cpu")
     return found
 
 
-def positive_rates(text: str) -> tuple[float, ...]:
+def rates(text: str) -> tuple[float, ...]:
     """argparse type: comma-separated rates above 0."""
-    from loadtest.arguments import rate
-
     return tuple(rate(part) for part in text.split(","))
 
 
@@ -136,7 +136,7 @@ def settle(args: argparse.Namespace) -> argparse.Namespace:
 
 def loads(args: argparse.Namespace) -> tuple[Load, ...]:
     if args.request_rate:
-        return tuple(Load(request_rate=rate) for rate in args.request_rate)
+        return tuple(Load(request_rate=at) for at in args.request_rate)
     return tuple(Load(concurrency=count) for count in args.concurrency)
 
 

@@ -7,15 +7,13 @@ from contextlib import suppress
 import grpc
 import torch
 
-from domino_serve.v1 import draft_pb2, draft_pb2_grpc, tensor_pb2
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc
 from draft_service.engine import Stream
+from draft_service.handshake import answer
 from draft_service.load import Loaded
 from serving.compute_thread import ComputeThread
-from serving.contract import CONTRACT_VERSION
-from serving.errors import ContractMismatch, Draining
-from serving.fingerprint import require_equal
+from serving.errors import Draining
 from serving.guard import guard
-from serving.self_test import require_same_rows
 from serving.tensors import from_message
 
 
@@ -43,13 +41,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     ) -> draft_pb2.HandshakeResponse:
         with guard(context):
             self._check_open()
-            if request.contract_version != CONTRACT_VERSION:
-                raise ContractMismatch(CONTRACT_VERSION, request.contract_version)
-            require_equal("target", self._loaded.target, request.target)
-            require_equal("draft", self._loaded.hello.draft, request.draft)
-            rows = self._rows(request.self_test_rows, "self_test_rows")
-            require_same_rows(self._loaded.self_test, rows)
-            return self._loaded.hello
+            return answer(self._loaded, request, self._hidden, self._dtype)
 
     def ReserveSeat(
         self, request: draft_pb2.ReserveSeatRequest, context: grpc.ServicerContext
@@ -92,11 +84,10 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             raise Draining
 
     def _answer(self, stream: Stream, request: draft_pb2.StepRequest) -> draft_pb2.StepResponse:
-        rows = self._rows(request.rows, "rows") if request.HasField("rows") else None
+        rows = None
+        if request.HasField("rows"):
+            rows = from_message(request.rows, "rows", self._hidden, self._dtype)
         return self._compute.run(lambda: self._engine.step(stream, request, rows))
-
-    def _rows(self, message: tensor_pb2.Tensor, field: str) -> torch.Tensor:
-        return from_message(message, field, self._hidden, self._dtype)
 
 
 def _until_gone(requests: Iterator[draft_pb2.StepRequest]) -> Iterator[draft_pb2.StepRequest]:

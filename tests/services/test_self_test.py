@@ -7,15 +7,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import draft_service.load
+import verify_service.load
+from domino_cli.in_process import InProcess
+from draft_service.config import DraftServiceConfig
 from serving.checkpoint import Checkpoint
 from serving.draft_format import open_draft
 from serving.errors import Mismatch, from_rpc_error
 from serving.self_test import TOLERANCE, require_same_rows, self_test_block
 from serving.target_config import open_target
-from tests.recorded_models import DOMINO_SHIFT, PROMPTS, TARGET
+from tests.recorded_models import DOMINO_NOSHIFT, DOMINO_SHIFT, PROMPTS, TARGET
 from tests.services.checkpoints import draft_copy
 from tests.services.requests import generate, seat
 from tests.services.served import serve_draft, serve_verify
+from verify_service.config import VerifyConfig
 from verify_service.projection import FeatureProjection
 
 
@@ -73,3 +78,11 @@ def test_rounding_is_no_mismatch(dtype: torch.dtype) -> None:
         require_same_rows(exact, torch.full_like(rows, torch.nan))
     with pytest.raises(Mismatch):
         require_same_rows(exact, rows[:4])
+
+
+def test_engines_in_one_process_are_compared_too() -> None:
+    """The in-process composition has no gRPC handshake that would notice another draft."""
+    verify = verify_service.load.load(VerifyConfig(target=TARGET, draft=DOMINO_SHIFT, threads=1))
+    config = DraftServiceConfig(target=TARGET, draft=DOMINO_NOSHIFT, threads=1)
+    with pytest.raises(Mismatch, match=r"draft\.content_hash"):
+        InProcess(verify, draft_service.load.load(config))

@@ -34,6 +34,7 @@ TORCH_FREE = ["serving", "router", "domino_client", "domino_cli"]
 # Modules for tensors inside torch-free packages: engines import them, or a command that needs them.
 TENSOR_MODULES = [
     "serving.device",
+    "serving.self_test",
     "serving.tensors",
     "domino_cli.gguf_convert",
     "domino_cli.in_process",

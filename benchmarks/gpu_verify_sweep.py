@@ -19,9 +19,8 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from benchmarks.gpu_verify_timing import graph_us
-from domino_kernels.gpu.attention import KeyTiles, Queries, paged_attention
+from domino_kernels.gpu.attention import KeyTiles, Queries, paged_attention, pieces
 from domino_kernels.gpu.linear import Tiling, linear_parts, linear_reference
-from verify_service.gpu_step import splits_for
 
 SHAPES = {
     "qkv": (6144, 4096),
@@ -156,7 +155,7 @@ def sweep_attention(case: tuple[int, int, int, int, int, int]) -> dict[str, Any]
         last=last.int(),
     )
     q = torch.randn(batch * width, heads, dim, device="cuda").bfloat16()
-    usual = splits_for(batch, kv_heads)
+    usual = pieces(len(queries.tiles) * kv_heads)
     results = []
     for splits, walk in itertools.product({usual, max(1, usual // 2), min(32, usual * 2)}, WALKS):
         one = functools.partial(paged_attention, q, queries=queries, splits=splits, walk=walk)

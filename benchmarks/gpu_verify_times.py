@@ -20,11 +20,11 @@ from benchmarks.gpu_verify_model import (
     step_graphs,
 )
 from benchmarks.gpu_verify_timing import graph_us, replay_us
-from domino_kernels.gpu.attention import Queries, paged_attention
+from domino_kernels.gpu.attention import Queries, paged_attention, pieces, tile_rows
 from verify_service.drafting import Drafting
 from verify_service.engine import Engine
 from verify_service.gpu_executor import GpuExecutor
-from verify_service.gpu_step import splits_for
+from verify_service.gpu_rows import cut
 from verify_service.gpu_target import GpuTarget
 from verify_service.scheduler import Scheduler, Work
 from verify_service.sequence import Chosen, Event, Request
@@ -106,15 +106,16 @@ def time_attention(shapes: Seq[tuple[int, int, int, int, int, int]]) -> list[dic
         kv = torch.randn(2, layers, batch * each, kv_heads, PAGE, dim, device="cuda").bfloat16()
         table = torch.randperm(batch * each, device="cuda").view(batch, each).int()
         last = context - width + 1 + torch.arange(width, device="cuda").repeat(batch)
-        tiles = [(b * width, width, b) for b in range(batch)]
+        height = tile_rows(width, heads // kv_heads, dim, 2)
+        tiles = [tile for b in range(batch) for tile in cut(b * width, width, height, b)]
         queries = Queries(
             tiles=torch.tensor(tiles, dtype=torch.int32, device="cuda"),
-            tile_rows=width,
+            tile_rows=height,
             table=table,
             last=last.int(),
         )
         q = torch.randn(batch * width, heads, dim, device="cuda").bfloat16()
-        splits = splits_for(batch, kv_heads)
+        splits = pieces(len(queries.tiles) * kv_heads)
 
         def work(
             q: Tensor = q, kv: Tensor = kv, queries: Queries = queries, splits: int = splits

@@ -69,9 +69,9 @@ class GpuExecutor(Executor):
         return [chosen[i] for i in range(len(work))]
 
     def _run_eagerly(self, work: Seq[Work]) -> list[Chosen]:
-        c = self._gpu.config
-        group = c.num_heads // c.num_kv_heads
-        rows = ragged_rows(work, self._page_size, group, self._gpu.device)
+        gpu = self._gpu
+        kv_heads = gpu.config.num_kv_heads
+        rows = ragged_rows(work, self._page_size, kv_heads, gpu.tile_rows, gpu.device)
         normed = self._gpu.forward(rows, self._kv, self._table)
         ends = list(accumulate(len(w.ids) for w in work))
         asked = [row for w, end in zip(work, ends, strict=True)

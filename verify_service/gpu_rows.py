@@ -4,6 +4,7 @@ A slot is page * page_size + offset. A row that only fills a bucket has no slot 
 and belongs to no sequence.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -12,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from domino_kernels.gpu.attention import Queries, tile_rows
+from domino_kernels.gpu.attention import Queries, pieces
 from verify_service.scheduler import Work
 
 Ints = NDArray[np.int32]
+Height = Callable[[int], int]  # rows of a sequence -> rows of an attention tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,35 +40,44 @@ def fill_span(item: Work, page_size: int, table: Ints, ids: Ints, at: Ints, slot
     slots[:] = pages[at // page_size] * page_size + at % page_size
 
 
-def ragged_rows(work: Seq[Work], page_size: int, group: int, device: torch.device) -> Rows:
-    """All positions of `work` one after the other, in tiles for heads shared by `group` queries."""
+def cut(first: int, count: int, height: int, sequence: int) -> list[tuple[int, int, int]]:
+    """Tiles of at most `height` rows: first row, rows, sequence."""
+    end = first + count
+    return [(row, min(height, end - row), sequence) for row in range(first, end, height)]
+
+
+def ragged_rows(
+    work: Seq[Work], page_size: int, kv_heads: int, height: Height, device: torch.device
+) -> Rows:
+    """All positions of `work` one after the other."""
     n, most = sum(len(w.ids) for w in work), max(len(w.sequence.pages) for w in work)
     index = np.zeros((3, n), dtype=np.int32)
     table = np.zeros((len(work), most), dtype=np.int32)
-    height = tile_rows(max(len(w.ids) for w in work), group)
+    most_rows = height(max(len(w.ids) for w in work))
     tiles: list[tuple[int, int, int]] = []
     first = 0
     for sequence, item in enumerate(work):
         end = first + len(item.ids)
         fill_span(item, page_size, table[sequence], *index[:, first:end])
-        tiles += [(row, min(height, end - row), sequence) for row in range(first, end, height)]
+        tiles += cut(first, len(item.ids), most_rows, sequence)
         first = end
     ids, positions, slots = torch.from_numpy(index).to(device)
     queries = Queries(
         tiles=torch.tensor(tiles, dtype=torch.int32, device=device),
-        tile_rows=height,
+        tile_rows=most_rows,
         table=torch.from_numpy(table).to(device),
         last=positions + 1,
     )
-    return Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=1)
+    return Rows(ids=ids, positions=positions, slots=slots, queries=queries,
+                splits=pieces(len(tiles) * kv_heads))  # fmt: skip
 
 
 class Bucket:
     """Rows of `batch` sequences of `width` positions each, at fixed addresses on the device."""
 
     def __init__(
-        self, batch: int, width: int, *, pages: int, page_size: int, splits: int,
-        device: torch.device,
+        self, batch: int, width: int, *, pages: int, page_size: int, kv_heads: int,
+        height: Height, device: torch.device,
     ) -> None:  # fmt: skip
         """pages: of a sequence, at most."""
         self.batch, self.width, self._page_size = batch, width, page_size
@@ -82,13 +93,14 @@ class Bucket:
         ids, positions, slots, last = self._sent[: 4 * n].view(4, n)
         slots.fill_(-1)
         self.counts = self._sent[4 * n :]
-        tiles = [(b * width, width, b) for b in range(batch)]
+        tiles = [tile for b in range(batch) for tile in cut(b * width, width, height(width), b)]
         queries = Queries(
             tiles=torch.tensor(tiles, dtype=torch.int32, device=device),
-            tile_rows=width,
+            tile_rows=height(width),
             table=table,
             last=last,
         )
+        splits = pieces(len(tiles) * kv_heads)
         self.rows = Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
 
     def fill(self, work: Seq[Work]) -> None:

@@ -17,7 +17,6 @@ from verify_service.scheduler import Work
 from verify_service.sequence import Chosen
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
-PROGRAMS = 256  # about two a multiprocessor: what keeps every memory channel busy
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +25,6 @@ def batch_buckets(max_sequences: int) -> list[int]:
     """Batch sizes with a graph of their own; larger batches take several steps."""
     most = min(max_sequences, BATCHES[-1])
     return [batch for batch in BATCHES if batch < most] + [most]
-
-
-def splits_for(batch: int, kv_heads: int) -> int:
-    """Pieces that a sequence's keys are read in."""
-    return max(1, min(32, PROGRAMS // (batch * kv_heads)))
 
 
 class StepGraphs:
@@ -92,7 +86,8 @@ class StepGraphs:
             width,
             pages=self._pages,
             page_size=self._kv.page_size,
-            splits=splits_for(batch, self._target.config.num_kv_heads),
+            kv_heads=self._target.config.num_kv_heads,
+            height=self._target.tile_rows,
             device=self._target.device,
         )
         return Step(self._target, self._kv, self._table, bucket)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domino_kernels.gpu.attention import paged_attention
+from domino_kernels.gpu.attention import paged_attention, tile_rows
 from domino_kernels.gpu.few_rows import GpuLinear
 from domino_kernels.gpu.norm import add_rms_norm, norm_to_slots
 from domino_kernels.gpu.rope_store import Heads, rope_store
@@ -88,6 +88,11 @@ class GpuTarget:
             dtype=self.dtype,
             device=self.device,
         )
+
+    def tile_rows(self, rows: int) -> int:
+        """Rows of an attention tile where a sequence has so many."""
+        c = self.config
+        return tile_rows(rows, c.num_heads // c.num_kv_heads, c.head_dim, self.dtype.itemsize)
 
     def forward(self, rows: Rows, kv: PagedKV, table: Tensor | None) -> Tensor:
         """Normed last hidden states [n, hidden]; stores the rows' KV in their slots.

@@ -14,13 +14,15 @@ from domino_kernels.attention import Batch, Span
 from domino_kernels.gpu.few_rows import GpuLinear
 from serving.target_config import open_target
 from tests.tiny_models import SHAPE, VOCAB, write_target
-from verify_service.gpu_rows import Bucket, ragged_rows
+from verify_service import gpu_rows
+from verify_service.gpu_rows import ragged_rows
 from verify_service import gpu_step
 from verify_service.gpu_target import GpuTarget, Projection
 from verify_service.scheduler import Work
 from verify_service.sequence import Request, Sequence
 from verify_service.target import Target
 
+gpu_rows.pieces = lambda programs: 2  # the interpreter is slow
 CPU, PAGE = torch.device("cpu"), 4
 
 def work(ids, start, pages):
@@ -59,12 +61,11 @@ prompts = [work(ids[:11], 0, one), work(ids[:7], 0, two)]
 logits, rows, slots = expect(
     [Span(start=0, count=11, pages=one), Span(start=0, count=7, pages=two)], ids[:11] + ids[:7]
 )
-group = config.num_heads // config.num_kv_heads
-close(logits, target.logits(target.forward(ragged_rows(prompts, PAGE, group, CPU), mine, table)))
+rows_in = ragged_rows(prompts, PAGE, config.num_kv_heads, target.tile_rows, CPU)
+close(logits, target.logits(target.forward(rows_in, mine, table)))
 torch.testing.assert_close(table[slots], rows, atol=2e-4, rtol=2e-4)
 assert int((table != 0).any(1).sum()) == 18
 
-gpu_step.PROGRAMS = 16  # fewer pieces of keys: the interpreter is slow
 steps = gpu_step.StepGraphs(target, mine, table, pages=8, batches=[4], widths=[5])
 step = steps._step(4, 5)
 step.bucket.fill([work(ids[11:16], 11, one), work(ids[7:9], 7, two)])

@@ -134,15 +134,31 @@ class KeyTiles:
     warps: int
 
 
-def key_tiles(packed: int, padded: int, element_size: int) -> KeyTiles:
-    """As measured fastest, for `packed` query rows of `padded` channels."""
-    wide = packed * padded > 64 * 128
-    return KeyTiles(64 if element_size == 2 else 32, 2 if wide else 3, 8 if wide else 4)
+def key_tiles(packed: int, padded: int, programs: int, element_size: int) -> KeyTiles:
+    """As measured fastest on an H200, for `packed` query rows of `padded` channels a program."""
+    if element_size > 2:
+        return KeyTiles(32, 2, 4)
+    if packed == 16:
+        return KeyTiles(128, 2, 8) if programs >= 128 and padded <= 128 else KeyTiles(64, 2, 4)
+    if packed > 64:
+        return KeyTiles(64, 2, 8)
+    few = 32 <= programs < 192
+    return KeyTiles(32, 3, 4) if padded > 128 or few else KeyTiles(64, 2, 4)
 
 
-def tile_rows(rows: int, group: int) -> int:
+def pieces(programs: int) -> int:
+    """Pieces that a tile's keys are read in, for so many (tile, kv head) programs."""
+    if programs >= 192:
+        return 1
+    return min(16 if programs >= 8 else 32, 512 // programs)
+
+
+def tile_rows(rows: int, group: int, head_dim: int, element_size: int) -> int:
     """Rows a tile may hold, `group` query heads each: all of a sequence where they are few."""
-    return min(rows, max(1, 128 // group))
+    most = 128 if head_dim <= 128 else 64
+    if element_size > 2:  # every product is many instructions there
+        most = max(16, 4096 // triton.next_power_of_2(head_dim))
+    return max(1, min(rows, most // group))
 
 
 def paged_attention(
@@ -162,11 +178,11 @@ def paged_attention(
     (k, v), (_, heads, dim), tiles = kv, q.shape, len(queries.tiles)
     kv_heads, page_size = k.shape[1:3]
     group, padded = heads // kv_heads, max(16, triton.next_power_of_2(dim))
-    packed = _padded_rows(queries.tile_rows * group)
+    packed = _padded_rows(queries.tile_rows * group, q.element_size())
     out, pieces = torch.empty_like(q), tiles * kv_heads * splits * packed if splits > 1 else 0
     mass = torch.empty(pieces * 2, dtype=torch.float32, device=q.device)
     partial = torch.empty(pieces * padded, dtype=torch.float32, device=q.device)
-    walk = walk or key_tiles(packed, padded, q.element_size())
+    walk = walk or key_tiles(packed, padded, tiles * kv_heads, q.element_size())
     sizes = {"HEADS": heads, "GROUP": group, "D": dim, "DP": padded, "M": packed}
     first = queries.last if queries.first is None else queries.first
     _attend_kernel[tiles, kv_heads, splits](
@@ -184,10 +200,10 @@ def paged_attention(
     return out
 
 
-def _padded_rows(rows: int) -> int:
+def _padded_rows(rows: int, element_size: int) -> int:
     """Rows of a matrix-unit tile; 32 took longer than 64 on Hopper, whose own unit starts there."""
-    padded: int = triton.next_power_of_2(rows)
-    return 16 if padded <= 16 else max(64, padded)
+    padded: int = max(16, triton.next_power_of_2(rows))
+    return 64 if padded == 32 and element_size == 2 else padded
 
 
 def attention_reference(q: Tensor, kv: tuple[Tensor, Tensor], queries: Queries) -> Tensor:

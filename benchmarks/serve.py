@@ -19,6 +19,7 @@ from benchmarks.serve_cell import Cells
 from benchmarks.serve_figures import figures
 from benchmarks.serve_null import null_baseline, null_line
 from benchmarks.serve_plan import ServePlan, is_full, loads, parser, settle
+from benchmarks.serve_published import PUBLISHED, WORKLOADS, published_length
 from benchmarks.serve_run import run_all
 from benchmarks.serve_table import tables
 from benchmarks.timeline import read_timeline, timeline_table
@@ -54,6 +55,8 @@ def plan_of(args: argparse.Namespace, config: StackConfig) -> tuple[ServePlan, i
     """The plan, and the positions its longest conversation needs."""
     _, target = open_target(config.target)
     found = load_prompts(args, args.workload, target)
+    if args.synthetic_acceptance == PUBLISHED:
+        found = as_published(found, args)
     tokenizer = Tokenizer.load(config.target)
     chat = tokenizer.has_chat_template and not args.no_chat
     longest, prompts = 0, {}
@@ -77,9 +80,26 @@ def plan_of(args: argparse.Namespace, config: StackConfig) -> tuple[ServePlan, i
         seed=args.seed,
     )
     made = ServePlan(
-        arms=args.arms, loads=loads(args), prompts=prompts, repeats=args.repeats, base=base
+        arms=args.arms,
+        loads=loads(args),
+        prompts=prompts,
+        repeats=args.repeats,
+        base=base,
+        synthetic=args.synthetic_acceptance,
     )
     return made, longest
+
+
+def as_published(
+    found: dict[str, list[LoadPrompt]], args: argparse.Namespace
+) -> dict[str, list[LoadPrompt]]:
+    """The same prompts for each published workload: what differs is the acceptance pretended."""
+    drafting = [arm.name for arm in args.arms if not arm.is_plain]
+    for load in loads(args):
+        for arm in drafting:
+            published_length(load.label, arm, WORKLOADS[0])
+    prompts = [prompt for of_name in found.values() for prompt in of_name]
+    return {name: [replace(p, workload=name) for p in prompts] for name in WORKLOADS}
 
 
 def positions(prompt: LoadPrompt, tokenizer: Tokenizer, chat: bool, max_tokens: int) -> int:
@@ -113,9 +133,8 @@ def conclude(
     print(f"{about}\n\n{tables(cells, titles)}", flush=True)
     for title, found in known.items():
         print(f"\nWhere a step's time goes: {title}\n\n{timeline_table(found)}")
-    exact = args.dtype != "float32" or all(
-        cells.identical(arm.name) in (None, 1.0) for arm in plan.arms
-    )
+    compared = args.dtype == "float32" and not plan.synthetic
+    exact = not compared or all(cells.identical(a.name) in (None, 1.0) for a in plan.arms)
     kept = is_full(args) and exact and not cells.incomplete()
     result = {
         "benchmark": "serve",
@@ -139,11 +158,17 @@ def timeline_of(args: argparse.Namespace, arm: Arm) -> dict[str, Any] | None:
 
 def label_of(args: argparse.Namespace) -> str:
     """What every table of this run is about."""
+    acceptance = "real acceptance"
+    if args.synthetic_acceptance:
+        acceptance = (
+            f"SYNTHETIC ACCEPTANCE ({args.synthetic_acceptance}): cost only, answers are not the "
+            "target's"
+        )
     target, draft = args.target or "embedded target", args.draft or "its draft"
     return (
         f"domino-serve, {target} with {draft}, {args.dtype} on {args.device}, greedy, "
         f"{args.max_tokens} new tokens at most, {args.repeats} repeats on fresh servers, "
-        "real acceptance"
+        f"{acceptance}"
     )
 
 

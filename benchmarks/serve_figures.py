@@ -16,6 +16,7 @@ def figures(cells: Cells, args: argparse.Namespace, origin: Mapping[str, Any]) -
     embedded_cpu_macro_speedup_c8 and so on; another pair of models has its name instead.
     """
     pair = "embedded" if args.target is None and args.draft is None else "serve"
+    pair = "synthetic" if args.synthetic_acceptance else pair
     kind = "cpu" if args.device == "cpu" else "gpu"
     found = []
     for load in cells.loads:

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.cpu_plan import new_file
 from benchmarks.serve_arm import Arm, arms
+from benchmarks.serve_published import PUBLISHED
 from domino_cli.stack_arguments import add_stack_arguments, positive
 from loadtest.arguments import add_prompt_arguments, counts, folder, names, rate
 from loadtest.plan import Plan
@@ -42,6 +43,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "repeats": 3,
     },
 }
+PRESETS["synthetic"] = {
+    **PRESETS["tables"],
+    "workload": "random",
+    "synthetic_acceptance": PUBLISHED,
+    "num_prompts": 64,
+    "max_tokens": 256,
+}
 DEFAULTS: dict[str, Any] = {
     "arms": TABLES_ARMS,
     "concurrency": "1,8,32",
@@ -66,13 +74,17 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServePlan:
-    """Every arm on fresh servers, `repeats` times, at every load, on every workload."""
+    """Every arm on fresh servers, `repeats` times, at every load, on every workload.
+
+    synthetic: acceptance that drafting arms pretend, or PUBLISHED for the published lengths.
+    """
 
     arms: tuple[Arm, ...]
     loads: tuple[Load, ...]
     prompts: dict[str, list[LoadPrompt]]
     repeats: int
     base: Plan
+    synthetic: str | None = None
 
     def load_plan(self, arm: Arm, load: Load, workload: str, address: str) -> Plan:
         """One load test of the whole."""
@@ -97,7 +109,8 @@ def parser(about: str | None) -> argparse.ArgumentParser:
         "--preset",
         choices=PRESETS,
         help="cpu: minutes on 2 cores. tables: the published tables' form. serving: 128 prompts, "
-        "512 tokens, C32, 32 warm-ups (give --dataset-path for ShareGPT)",
+        "512 tokens, C32, 32 warm-ups (give --dataset-path for ShareGPT). synthetic: the tables "
+        "with random ids and the published acceptance lengths",
     )
     found.add_argument("--arms", type=arms, help=f"mode[@width],... (default: {TABLES_ARMS})")
     found.add_argument("--concurrency", type=counts, metavar="C,C", help="closed loop; 1,8,32")
@@ -110,6 +123,12 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     found.add_argument("--timeout-s", type=positive, default=600, help="of a request (%(default)s)")
     found.add_argument(
         "--out", type=folder, default=Path("bench-serve"), help="folder of results (%(default)s)"
+    )
+    found.add_argument(
+        "--synthetic-acceptance",
+        metavar="A",
+        help="pretend acceptance, to measure cost alone: a mean length, a rate a position, or "
+        "'published' for the published lengths of each arm, load and workload",
     )
     found.add_argument("--json", type=new_file, metavar="FILE", help="result.json, elsewhere")
     add_prompt_arguments(found)

@@ -1,7 +1,7 @@
 """Runs the arms of `bench serve`: fresh servers for each arm and repeat; cells kept at once."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from benchmarks.rounds import rotated
 from benchmarks.serve_arm import Arm
 from benchmarks.serve_cell import Cell
 from benchmarks.serve_plan import Load, ServePlan
+from benchmarks.serve_published import PUBLISHED, published_length
 from domino_cli.errors import CommandError
 from domino_cli.progress import say
 from domino_cli.stack import Stack, StackConfig
@@ -18,6 +19,7 @@ from loadtest.run import Outcome, run
 from loadtest.summary import summarise
 
 Keep = Callable[[Cell], None]
+Places = Sequence[tuple[Load, str]]
 
 
 def run_all(plan: ServePlan, config: StackConfig, out: Path) -> list[Cell]:
@@ -44,9 +46,9 @@ def run_arm(
 ) -> None:
     """All loads and workloads of an arm on its own servers; CommandError when they die."""
     mine = arm_config(config, arm, out / f"{arm.name}-r{repeat}.timeline.json")
-    with Stack(mine) as stack:
-        for load in plan.loads:
-            for workload in plan.prompts:
+    for acceptance, places in servers(plan, arm):
+        with Stack(replace(mine, synthetic_acceptance=acceptance)) as stack:
+            for load, workload in places:
                 place = new_cell(arm, load, workload, repeat)
                 load_plan = plan.load_plan(arm, load, workload, stack.router_address)
                 outcome = run(load_plan, out / place.records_name)
@@ -55,6 +57,16 @@ def run_arm(
                 say(progress(cell))
                 if outcome.incomplete:
                     stack.check()
+
+
+def servers(plan: ServePlan, arm: Arm) -> Iterator[tuple[str | None, Places]]:
+    """What each start of an arm's servers is for: all of it, or with published lengths a cell."""
+    places = [(load, workload) for load in plan.loads for workload in plan.prompts]
+    if arm.is_plain or plan.synthetic != PUBLISHED:
+        yield None if arm.is_plain else plan.synthetic, places
+        return
+    for load, workload in places:
+        yield published_length(load.label, arm.name, workload), [(load, workload)]
 
 
 def arm_config(config: StackConfig, arm: Arm, timeline: Path) -> StackConfig:

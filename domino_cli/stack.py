@@ -39,6 +39,7 @@ class StackConfig:
     domino_candidates: int | None = None
     kv_tokens: int | None = None
     timeline: Path | None = None
+    synthetic_acceptance: str | None = None
     use_generation_config: bool | None = None
     host: str = "127.0.0.1"
     port: int = 0
@@ -64,6 +65,8 @@ class StackConfig:
                     "width": self.width,
                     "max_sequences": self.max_sequences,
                     "timeline": self.timeline,
+                    "benchmark": True if self.synthetic_acceptance else None,
+                    "benchmark_synthetic_acceptance": self.synthetic_acceptance,
                 }
             ),
         ]

@@ -1,5 +1,6 @@
 """DraftService over gRPC: handshake, seats, and the stream of steps; the next hop is the engine."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,8 @@ from serving.compute_thread import ComputeThread
 from serving.errors import Draining
 from serving.guard import guard
 from serving.tensors import from_message
+
+log = logging.getLogger(__name__)
 
 
 class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
@@ -41,6 +44,11 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     ) -> draft_pb2.HandshakeResponse:
         with guard(context):
             self._check_open()
+            if request.synthetic_acceptance:
+                log.warning(
+                    "SYNTHETIC ACCEPTANCE %s: a benchmark's verify service",
+                    request.synthetic_acceptance,
+                )
             return answer(self._loaded, request, self._hidden, self._dtype)
 
     def ReserveSeat(

@@ -26,6 +26,12 @@ def served_model(
     if default not in modes:
         names = ", ".join(map(mode_name, modes))
         raise StartError(f"mode {mode_name(default)}: the loaded models can run {names} only")
+    if target.synthetic_acceptance:
+        _log.warning(
+            "SYNTHETIC ACCEPTANCE %s at %s: benchmark only, answers are NOT the target's",
+            target.synthetic_acceptance,
+            config.verify,
+        )
     speculative = len(modes) > 1
     default_tokens = target.default_draft_tokens
     draft = target.draft if speculative else verify_pb2.DraftFingerprint()
@@ -51,6 +57,7 @@ def served_model(
         has_chat_template=tokenizer.has_chat_template,
         max_stop_strings=MAX_STRINGS,
         max_stop_chars=MAX_CHARS,
+        synthetic_acceptance=target.synthetic_acceptance,
     )
 
 

@@ -38,6 +38,12 @@ class VerifyConfig:
     timeline: Path | None = field(
         None, help="file for the times of each step, written at the end (bench timeline reads it)"
     )
+    benchmark: bool = field(False, help="allows the benchmark-... options; not for serving")
+    benchmark_synthetic_acceptance: str | None = field(
+        None,
+        help="acceptance that is pretended: a mean length such as 6.5, or a rate a position; "
+        "answers are not the target's then",
+    )
     draft_timeout_s: float = field(10.0, help="a draft that owes an answer so long is given up")
     grace_s: float = field(30.0, help="time running requests get after SIGTERM")
 
@@ -52,6 +58,12 @@ class VerifyConfig:
         for name in ("threads", "width", "max_waiting"):
             if getattr(self, name) < 0:
                 raise OptionError(name, getattr(self, name), "must not be negative")
+        if self.benchmark_synthetic_acceptance is not None and not self.benchmark:
+            raise OptionError(
+                "benchmark_synthetic_acceptance",
+                self.benchmark_synthetic_acceptance,
+                "is for benchmarks only: answers are not the target's; add --benchmark",
+            )
         if self.timeline and not os.access(self.timeline.absolute().parent, os.W_OK):
             raise OptionError("timeline", str(self.timeline), "cannot be written; name a folder")
         for name in ("draft_step_s", "draft_timeout_s", "grace_s"):

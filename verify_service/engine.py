@@ -17,6 +17,7 @@ from verify_service.executor import Executor
 from verify_service.scheduler import Scheduler, Work
 from verify_service.self_check import FirstProposals
 from verify_service.sequence import Request, Sequence
+from verify_service.synthetic import SyntheticAcceptance
 from verify_service.timeline import StepClock, Timeline
 
 Outcome: TypeAlias = "spec.FinishReason.ValueType | InternalError"
@@ -30,10 +31,16 @@ class Engine:
     """Continuous batching of requests; every public method is safe from any thread."""
 
     def __init__(
-        self, executor: Executor, scheduler: Scheduler, drafting: Drafting, *, max_waiting: int
+        self,
+        executor: Executor,
+        scheduler: Scheduler,
+        drafting: Drafting,
+        *,
+        max_waiting: int,
+        synthetic: SyntheticAcceptance | None = None,
     ) -> None:
         self._executor, self.scheduler, self._drafting = executor, scheduler, drafting
-        self._max_waiting = max_waiting
+        self._max_waiting, self._synthetic = max_waiting, synthetic
         self._first_proposals = FirstProposals()
         self.timeline = Timeline()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
@@ -164,6 +171,8 @@ class Engine:
         clock.planned(work)
         chosen = self._executor.run(work)
         took = clock.lap("verify")
+        if self._synthetic:
+            chosen = self._synthetic.chosen(work, chosen)
         for item, choices in zip(work, chosen, strict=True):
             item.sequence.timings.verify_ns += took
             if not choices.usable:

@@ -15,7 +15,8 @@ from benchmarks.serve_arm import arms
 from benchmarks.serve_cell import Cell, Cells
 from benchmarks.serve_figures import figures
 from benchmarks.serve_plan import Load, ServePlan, parser, settle
-from benchmarks.serve_run import run_all
+from benchmarks.serve_published import WORKLOADS, published_length
+from benchmarks.serve_run import run_all, servers
 from benchmarks.serve_table import tables
 from domino_cli.errors import UsageError
 from domino_cli.stack import StackConfig
@@ -109,7 +110,9 @@ def test_answers_are_compared_with_ars() -> None:
 
 def test_figures_are_what_collect_takes() -> None:
     """Prevents a long run whose figures cannot be kept; best Domino arm of each load."""
-    args = argparse.Namespace(target=None, draft=None, device="cpu", dtype="float32")
+    args = argparse.Namespace(
+        target=None, draft=None, device="cpu", dtype="float32", synthetic_acceptance=None
+    )
     origin = {"date": "2026-11-29T10:00:00+00:00", "versions": {}, "command": "x"}
     found = {figure["id"]: figure for figure in figures(published(), args, origin)}
     assert found["embedded_cpu_macro_speedup_c1"]["value"] == pytest.approx(4.54, abs=0.006)
@@ -203,6 +206,63 @@ def test_a_short_real_run_writes_everything(
     page = (out / "report.html").read_text()
     assert page.count("<svg") >= 6 and "PARTIAL" not in page
     assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_synthetic_acceptance_is_loud_and_hits_its_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prevents pretended speed from passing as real; 41 tokens in steps of 4 but the last."""
+    target, draft = tiny_pair(tmp_path)
+    out = tmp_path / "out"
+    code = main(
+        [
+            *("--target", str(target), "--draft", str(draft), "--threads", "1"),
+            *("--arms", "domino@8", "--concurrency", "2", "--repeats", "1"),
+            *("--workload", "random", "--num-prompts", "4", "--random-input-len", "5"),
+            *("--max-tokens", "41", "--warm-ups", "2", "--out", str(out)),
+            *("--synthetic-acceptance", "4"),
+        ]
+    )
+    assert code == 0
+    assert capsys.readouterr().out.startswith("domino-serve") and "SYNTHETIC ACCEPTANCE (4)" in (
+        (out / "report.html").read_text()
+    )
+    summary = json.loads((out / "result.json").read_text())["cells"][0]["summary"]
+    assert summary["accept_length"] == pytest.approx(4.0)
+    assert summary["spec_decode_per_position_acceptance_rates"][:4] == [1.0, 1.0, 1.0, 0.0]
+
+
+def test_published_lengths_have_the_published_means() -> None:
+    """Prevents a table copied with a slip: means over workloads as the authors' pages give them."""
+    means = {
+        ("C1", "domino@16"): 7.33,
+        ("C8", "domino@16"): 7.35,
+        ("C32", "domino@8"): 5.51,
+        ("C1", "dflash@16"): 6.02,
+        ("C32", "dflash@8"): 4.97,
+    }
+    for (load, arm), mean in means.items():
+        lengths = [float(published_length(load, arm, name)) for name in WORKLOADS]
+        assert sum(lengths) / 6 == pytest.approx(mean, abs=0.006)
+    with pytest.raises(UsageError, match="nothing was published for domino@4 at C1"):
+        published_length("C1", "domino@4", "gsm8k")
+
+
+def test_published_lengths_start_servers_for_every_cell() -> None:
+    """Prevents one length for six workloads; AR is never pretended."""
+    prompt = LoadPrompt(workload="gsm8k", index=0, token_ids=(1,))
+    plan = ServePlan(
+        arms=arms("ar,domino@16"),
+        loads=(Load(concurrency=1), Load(concurrency=8)),
+        prompts={"gsm8k": [prompt], "alpaca": [prompt]},
+        repeats=1,
+        base=Plan(address="x:1", prompts=(prompt,)),
+        synthetic="published",
+    )
+    plain, drafting = plan.arms
+    assert [length for length, _ in servers(plan, plain)] == [None]
+    found = [length for length, _ in servers(plan, drafting)]
+    assert found == ["9.163", "5.937", "9.31", "5.835"]
 
 
 def tiny_pair(folder: Path) -> tuple[Path, Path]:

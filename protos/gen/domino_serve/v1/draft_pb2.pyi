@@ -72,8 +72,11 @@ class HandshakeRequest(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     DRAFT_FIELD_NUMBER: _builtins.int
     SELF_TEST_ROWS_FIELD_NUMBER: _builtins.int
+    SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
     contract_version: _builtins.int
     """Version of this contract; refused when the draft service speaks another."""
+    synthetic_acceptance: _builtins.str
+    """Benchmarks only, see GetTargetResponse; the draft service says so in its log."""
     @_builtins.property
     def target(self) -> _verify_pb2.TargetFingerprint:
         """The verify service's target."""
@@ -96,10 +99,11 @@ class HandshakeRequest(_message.Message):
         target: _verify_pb2.TargetFingerprint | None = ...,
         draft: _verify_pb2.DraftFingerprint | None = ...,
         self_test_rows: _tensor_pb2.Tensor | None = ...,
+        synthetic_acceptance: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "self_test_rows", b"self_test_rows", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract_version", b"contract_version", "draft", b"draft", "self_test_rows", b"self_test_rows", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract_version", b"contract_version", "draft", b"draft", "self_test_rows", b"self_test_rows", "synthetic_acceptance", b"synthetic_acceptance", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

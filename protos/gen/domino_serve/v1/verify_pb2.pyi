@@ -461,12 +461,17 @@ class GetTargetResponse(_message.Message):
     MAX_SEQUENCES_FIELD_NUMBER: _builtins.int
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     DEFAULT_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
     max_context: _builtins.int
     """Most positions of prompt plus completion."""
     max_sequences: _builtins.int
     """Sequences that run at once; more wait in a queue."""
     default_draft_tokens: _builtins.int
     """Draft tokens per step of requests that name none: the service's width - 1."""
+    synthetic_acceptance: _builtins.str
+    """Benchmarks only: the acceptance that is pretended, such as "6.5"; answers are not the target's
+    then. Empty: acceptance is real.
+    """
     @_builtins.property
     def target(self) -> Global___TargetFingerprint:
         """Identity of the target, to compare with a draft's."""
@@ -488,10 +493,11 @@ class GetTargetResponse(_message.Message):
         max_sequences: _builtins.int = ...,
         eos_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         default_draft_tokens: _builtins.int = ...,
+        synthetic_acceptance: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "draft", b"draft", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "default_draft_tokens", b"default_draft_tokens", "draft", b"draft", "eos_token_ids", b"eos_token_ids", "max_context", b"max_context", "max_sequences", b"max_sequences", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "default_draft_tokens", b"default_draft_tokens", "draft", b"draft", "eos_token_ids", b"eos_token_ids", "max_context", b"max_context", "max_sequences", b"max_sequences", "synthetic_acceptance", b"synthetic_acceptance", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__draft: _TypeAlias = _typing.Literal["draft"]  # noqa: Y015
     _WhichOneofArgType__draft: _TypeAlias = _typing.Literal["_draft", b"_draft"]  # noqa: Y015

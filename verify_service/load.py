@@ -23,6 +23,7 @@ from verify_service.engine import Engine
 from verify_service.executor import Executor
 from verify_service.projection import FeatureProjection
 from verify_service.scheduler import Scheduler
+from verify_service.synthetic import SyntheticAcceptance, parse_rates
 from verify_service.target import Target
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,10 @@ def load(config: VerifyConfig) -> Loaded:
         step_s=config.draft_step_s,
         timeout_s=config.draft_timeout_s,
     )
-    engine = Engine(executor, scheduler, drafting, max_waiting=config.max_waiting)
+    synthetic = _synthetic(config, info)
+    engine = Engine(
+        executor, scheduler, drafting, max_waiting=config.max_waiting, synthetic=synthetic
+    )
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size
     )
@@ -103,6 +107,7 @@ def load(config: VerifyConfig) -> Loaded:
         contract_version=CONTRACT_VERSION,
         target=info.target,
         draft=info.draft,
+        synthetic_acceptance=info.synthetic_acceptance,
         self_test_rows=self_test,
     )
     return Loaded(engine=engine, info=info, draft=draft, hello=hello)
@@ -113,3 +118,18 @@ def _width(config: VerifyConfig, draft: DraftConfig) -> int:
     if config.width > limit:
         raise OptionError("width", config.width, f"this draft allows 1 to {limit}")
     return config.width or draft.block_size
+
+
+def _synthetic(
+    config: VerifyConfig, info: verify_pb2.GetTargetResponse
+) -> SyntheticAcceptance | None:
+    """Pretended acceptance, told to everybody who asks what is loaded."""
+    text = config.benchmark_synthetic_acceptance
+    if text is None:
+        return None
+    if config.draft is None:
+        raise OptionError("benchmark_synthetic_acceptance", text, "needs a draft: give --draft")
+    rates = parse_rates(text, info.default_draft_tokens)
+    info.synthetic_acceptance = text
+    log.warning("SYNTHETIC ACCEPTANCE %s: benchmark only, answers are NOT the target's", text)
+    return SyntheticAcceptance(rates, info.target.vocab_size)

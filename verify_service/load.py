@@ -22,6 +22,7 @@ from verify_service.drafting import Drafting
 from verify_service.engine import Engine
 from verify_service.executor import Executor
 from verify_service.projection import FeatureProjection
+from verify_service.recorded_test import check_recorded_test
 from verify_service.scheduler import Scheduler
 from verify_service.synthetic import SyntheticAcceptance, parse_rates
 from verify_service.target import Target
@@ -84,6 +85,8 @@ def load(config: VerifyConfig) -> Loaded:
         with sized_by("kv_tokens", config.kv_tokens):
             executor = Executor(target, projection, pages=pages, page_size=config.page_size)
     info.max_context = min(info.max_context, pages * config.page_size)
+    if config.draft:
+        check_recorded_test(config.draft, executor, config.page_size, target_config.vocab_size)
     scheduler = Scheduler(
         pages=pages,
         page_size=config.page_size,

@@ -103,7 +103,7 @@ def new_weights(config: DraftConfig, seed: int, final_norm: Tensor) -> dict[str,
             weights[name] = torch.randn(shape, generator=generator) * scale
     if config.domino:
         weights["embed_proj.2.weight"].zero_()
-    weights["norm.weight"] = 0.5 * final_norm.float().cpu()
+    weights["norm.weight"] = 0.1 * final_norm.float().cpu()
     return weights
 
 

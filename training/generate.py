@@ -125,8 +125,9 @@ def captured(
     with torch.cuda.stream(side):
         step()
     torch.cuda.current_stream().wait_stream(side)
-    for tensor, value in zip(state, saved, strict=True):
-        tensor.copy_(value)
+    with torch.no_grad():
+        for tensor, value in zip(state, saved, strict=True):
+            tensor.copy_(value)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         step()

@@ -40,7 +40,7 @@ class Trainer:
         self.config, self.objective, self.features = config, objective, features
         self.dtype, self.step = dtype, 0
         device = objective.head.lm_head.device
-        self.masters = {n: w.to(device).requires_grad_() for n, w in masters.items()}
+        self.masters = {n: w.to(device) for n, w in masters.items()}
         for weight in self.masters.values():
             weight.grad = torch.zeros_like(weight)
         self._gradients = [w.grad for w in self.masters.values() if w.grad is not None]
@@ -61,7 +61,7 @@ class Trainer:
     @property
     def weights(self) -> dict[str, Tensor]:
         """Copies in the dtype of the products."""
-        return {name: w.to(self.dtype) for name, w in self.masters.items()}
+        return {name: w.detach().to(self.dtype) for name, w in self.masters.items()}
 
     def train_step(self) -> None:
         """One optimizer step."""
@@ -160,9 +160,10 @@ class Trainer:
 
     def _micro(self) -> None:
         """Adds one micro-batch's gradients, not divided yet."""
-        sums = self.objective.sums(self.weights, self._batch, self._anchors(), self._share)
-        slopes = torch.autograd.grad(sums.loss, list(self.masters.values()))
-        torch._foreach_add_(self._gradients, slopes)
+        leaves = {name: w.requires_grad_() for name, w in self.weights.items()}
+        sums = self.objective.sums(leaves, self._batch, self._anchors(), self._share)
+        slopes = torch.autograd.grad(sums.loss, list(leaves.values()))
+        torch._foreach_add_(self._gradients, [s.float() for s in slopes])
         self._sums += torch.stack([sums.weight, sums.base, sums.final])
 
     def _update(self) -> None:

@@ -87,7 +87,7 @@ class DraftEngine:
             response = draft_pb2.StepResponse(sequence_number=request.sequence_number)
             response.timings.queue_ns = time.monotonic_ns() - asked
             self._open(stream, request, response)
-            work = self._admit(stream, request, response)
+            work = self._admit(stream, request, rows, response)
             self._append(work, rows, response.timings)
             self._draft(work, response)
             for number in request.closes:
@@ -132,10 +132,15 @@ class DraftEngine:
         return session
 
     def _admit(
-        self, stream: Stream, request: draft_pb2.StepRequest, response: draft_pb2.StepResponse
+        self,
+        stream: Stream,
+        request: draft_pb2.StepRequest,
+        all_rows: Tensor | None,
+        response: draft_pb2.StepResponse,
     ) -> list[Work]:
         """Steps that pass their checks; the others are answered at once."""
         work: list[Work] = []
+        usable = [] if all_rows is None else all_rows.isfinite().all(-1).tolist()
         taken: set[int] = set()
         first = 0
         for step in request.steps:
@@ -148,6 +153,8 @@ class DraftEngine:
             try:
                 if step.session in taken:
                     raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "session")
+                if not all(usable[rows]):  # NaN in a page would reach the page's next session
+                    raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "rows")
                 taken.add(step.session)
                 work.append(Work(step, check_step(session, step, self._model.config), rows))
             except Refusal as refused:

@@ -146,6 +146,22 @@ def test_one_sessions_error_leaves_the_others_answers_alone(peer: Peer, name: st
         alone = peer.open(4) if session == 1 else alone
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_rows_that_are_no_numbers_reach_no_page(peer: Peer, value: float) -> None:
+    """NaN in a page would spoil every session that gets the page after this one."""
+    rows = random_rows(6, seed=8)
+    expected = ids(peer.exchange(step(1, 1, 0, 6), rows=rows, opens=[peer.open(1)], closes=[1])[0])
+    bad = torch.full_like(rows, 0.5)
+    bad[3, 7] = value
+    opens = [peer.open(2), peer.open(3)]
+    refused, good = peer.exchange(
+        step(2, 1, 0, 6), step(3, 1, 0, 6), rows=torch.cat((bad, rows)), opens=opens
+    )
+    assert (reason(refused), refused.error.field) == ("INVALID", "rows")
+    assert ids(good) == expected
+    assert ids(peer.exchange(step(2, 1, 0, 6), rows=rows)[0]) == expected, "nothing was appended"
+
+
 def test_a_session_twice_in_a_message_is_refused_once(peer: Peer) -> None:
     """Both steps would write the same positions, and the session would count them twice."""
     rows = random_rows(8, seed=5)

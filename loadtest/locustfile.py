@@ -15,6 +15,7 @@ from locust import User, constant, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.exception import StopUser
+from locust.runners import LocalRunner
 
 grpc.experimental.gevent.init_gevent()  # before any channel: its waits then yield to greenlets
 
@@ -130,6 +131,13 @@ class OpenLoopUser(RouterUser):
 def add_arguments(parser: LocustArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, required=True, help="plan of `python -m loadtest`")
     parser.add_argument("--records", type=Path, required=True, help="where records go, JSONL")
+
+
+@events.init.add_listener  # type: ignore[untyped-decorator]
+def check(environment: Environment, **_: Any) -> None:
+    """One process hands out the prompts; several would each send all of them."""
+    if not isinstance(environment.runner, LocalRunner):
+        raise SystemExit("loadtest: --master, --worker and --processes are not for this locustfile")
 
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]

@@ -1,5 +1,6 @@
 """Runs locust on a plan in a process of its own: gevent's patches never reach ours."""
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -45,6 +46,9 @@ def run(plan: Plan, records: Path, *, python: Sequence[str] = (sys.executable,))
 
 def prepare(plan: Plan, records: Path) -> list[str]:
     """Writes the plan beside the records; the module and arguments of locust."""
+    if importlib.util.find_spec("locust") is None:
+        remedy = "`pip install -c constraints.txt -e '.[bench]'`"
+        raise CommandError(f"load tests need locust: {remedy}")
     try:
         records.parent.mkdir(parents=True, exist_ok=True)
         records.unlink(missing_ok=True)

@@ -1,8 +1,14 @@
 """`bench serve`: its tables against the published ones, its marks, and a short real run."""
 
 import argparse
+import contextlib
 import json
+import os
 import shutil
+import signal
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +20,7 @@ from benchmarks.serve import main
 from benchmarks.serve_arm import arms
 from benchmarks.serve_cell import Cell, Cells
 from benchmarks.serve_figures import figures
+from benchmarks.serve_machine import Machine
 from benchmarks.serve_plan import Load, ServePlan, parser, settle
 from benchmarks.serve_published import WORKLOADS, published_length
 from benchmarks.serve_run import run_all, servers
@@ -206,6 +213,59 @@ def test_a_short_real_run_writes_everything(
     page = (out / "report.html").read_text()
     assert page.count("<svg") >= 6 and "PARTIAL" not in page
     assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_server_that_dies_mid_run_leaves_marked_cells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prevents an hour's figures from going with a crash, and a short cell from looking whole."""
+    target, draft = tiny_pair(tmp_path)
+    out = tmp_path / "out"
+    killer = threading.Thread(target=kill_verify, args=(out / "ar-C2-random-r0.jsonl",))
+    killer.start()
+    code = main(
+        [
+            *("--target", str(target), "--draft", str(draft), "--threads", "1"),
+            *("--arms", "ar", "--concurrency", "2,1", "--repeats", "1"),
+            *("--workload", "random", "--num-prompts", "1000", "--random-input-len", "5"),
+            *("--max-tokens", "40", "--out", str(out)),
+        ]
+    )
+    killer.join(60)
+    printed = capsys.readouterr()
+    assert code == 1
+    lines = [json.loads(line) for line in (out / "cells.jsonl").read_text().splitlines()]
+    assert [cell["load"] for cell in lines] == ["C2", "C1"]
+    assert 2 <= lines[0]["summary"]["completed"] < 1000
+    assert "failed" in lines[0]["incomplete"] and "verify" in lines[1]["incomplete"]
+    assert "PARTIAL ar C2 random repeat 1" in printed.out and "PARTIAL" in printed.err
+    assert "PARTIAL: ar C1" in (out / "report.html").read_text()
+
+
+def kill_verify(records: Path) -> None:
+    """Ends this process' own verify service once the file has records."""
+    while not records.exists() or records.read_text().count("\n") < 2:
+        time.sleep(0.01)
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and b"verify_service" in (folder / "cmdline").read_bytes():
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
+def test_a_high_load_gets_as_many_draft_seats(tmp_path: Path) -> None:
+    """Prevents the requests beyond 64 from running plain and being called drafted."""
+    config = StackConfig(target=tmp_path, draft=tmp_path, max_sequences=128)
+    assert " --max-sessions 128" in " ".join(config.draft_flags())
+    assert "max-sessions" not in " ".join(replace(config, max_sequences=8).draft_flags())
+
+
+def test_a_machine_of_our_own_shows_little_other_work() -> None:
+    """Prevents our own work from counting as others': the sum of two shares is one at most."""
+    machine = Machine()
+    sum(range(3_000_000))
+    share = machine.other_work()
+    assert share is None or 0.0 <= share <= 1.0
 
 
 def test_synthetic_acceptance_is_loud_and_hits_its_mean(

@@ -74,8 +74,8 @@ class StackConfig:
     def draft_flags(self) -> list[str]:
         # Every running request may want a seat; the service's own default is 64.
         seats = self.max_sequences if (self.max_sequences or 0) > 64 else None
-        own = {"domino_candidates": self.domino_candidates, "max_sessions": seats}
-        return [*self.model_flags(), *flags(own)]
+        own = flags({"domino_candidates": self.domino_candidates, "max_sessions": seats})
+        return [*self.model_flags(), *own]
 
     def router_flags(self, addresses: dict[str, str]) -> list[str]:
         """Flags of the router, given the other services' addresses by name."""

@@ -44,19 +44,26 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Exchange:
-    """A message that its draft has not answered yet; late once a step went on without."""
+    """A message that its draft has not answered yet; `misses` steps have gone on without."""
 
     asked: dict[int, _Asked]
+    awaited: bool
     sent_at: float = field(default_factory=time.monotonic)
-    late: bool = False
+    misses: int = 0
+
+    def is_late(self, step_s: float) -> bool:
+        """Whether it took longer than a step may wait, or than a step where none waited."""
+        allowed = 0 if self.awaited else 1
+        return self.misses > allowed and time.monotonic() - self.sent_at > step_s
 
 
 class Drafting:
     """Draft sessions of all sequences; at most one exchange per link and step.
 
     A draft that does not answer within `step_s` is sent nothing more, and its sequences decode
-    plainly, until the answer is there: its proposals are for an old prefix then and dropped. One
-    that owes an answer for `timeout_s` is given up.
+    plainly, until the answer is there: its proposals are for an old prefix then and dropped. From
+    then on no step waits for it, until it answers in time again. One that owes an answer for
+    `timeout_s` is given up.
     """
 
     def __init__(
@@ -67,6 +74,7 @@ class Drafting:
         self._sessions = itertools.count(1)
         self._closing: dict[DraftLink, list[int]] = defaultdict(list)
         self._exchanges: dict[DraftLink, _Exchange] = {}
+        self._slow: set[DraftLink] = set()
 
     @property
     def is_owed(self) -> bool:
@@ -112,7 +120,8 @@ class Drafting:
         for link, exchange in list(self._exchanges.items()):
             began = time.monotonic_ns()
             try:
-                answer = link.receive(0 if exchange.late else self._step_s)
+                wait = exchange.awaited and not exchange.misses
+                answer = link.receive(self._step_s if wait else 0)
             except DraftUnavailable as error:
                 self._give_up(link, str(error))
                 continue
@@ -127,25 +136,28 @@ class Drafting:
         return timings
 
     def _go_on_without(self, link: DraftLink, exchange: _Exchange) -> None:
-        if not exchange.late:
+        if exchange.awaited and not exchange.misses:
             log.warning(
                 "a draft did not answer within %g s; plain steps until it does", self._step_s
             )
-        exchange.late = True
+        exchange.misses += 1
         if time.monotonic() - exchange.sent_at >= self._timeout_s:
             link.close()
             self._give_up(link, f"no answer within {self._timeout_s:g} s")
 
     def _give_up(self, link: DraftLink, reason: str) -> None:
+        self._slow.discard(link)
         _lose([item.sequence for item in self._exchanges.pop(link).asked.values()], reason)
 
     def _take_all(self, link: DraftLink, answer: draft_pb2.StepResponse) -> None:
         exchange = self._exchanges.pop(link)
-        link.late_answers += exchange.late
+        late = exchange.is_late(self._step_s)
+        link.late_answers += late
+        (self._slow.add if late else self._slow.discard)(link)
         for result in answer.results:
             if asked := exchange.asked.get(result.session):
                 self._take(asked, result)
-                if exchange.late:
+                if exchange.misses:
                     asked.sequence.proposals = []
 
     def _send_one(self, link: DraftLink, members: list[Sequence], closes: list[int]) -> None:
@@ -174,7 +186,7 @@ class Drafting:
             budget -= step.num_rows
         if asked or closes:
             link.send(request, torch.cat(rows) if rows else None)
-            self._exchanges[link] = _Exchange(asked)
+            self._exchanges[link] = _Exchange(asked, awaited=link not in self._slow)
 
     def _take(self, asked: _Asked, result: draft_pb2.SessionResult) -> None:
         """Keeps an answer to this very step; a bad one ends the sequence's drafting."""

@@ -70,13 +70,14 @@ class CountingEngine:
         max_sequences: int = 8,
         max_waiting: int = 8,
         prefill_tokens: int = 4,
+        step_s: float = 5,
         timeout_s: float = 10,
     ) -> None:
         self.executor = CountingExecutor()
         self.scheduler = Scheduler(
             pages=pages, page_size=4, max_sequences=max_sequences, prefill_tokens=prefill_tokens
         )
-        self.drafting = Drafting(self.executor.rows, VOCAB, step_s=5, timeout_s=timeout_s)
+        self.drafting = Drafting(self.executor.rows, VOCAB, step_s=step_s, timeout_s=timeout_s)
         self.engine = Engine(self.executor, self.scheduler, self.drafting, max_waiting=max_waiting)
         self._names = itertools.count()
 

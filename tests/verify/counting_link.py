@@ -25,7 +25,7 @@ class CountingLink:
         self.closed: list[int] = []
         self._spoil = spoil
         self._unanswered = False
-        self.waits: list[float] = []  # how long each late answer was waited for
+        self.waits: list[float] = []  # how long each answer was waited for
 
     def plan(self, draft_tokens: int = 7) -> DraftPlan:
         """A request's place here."""
@@ -54,8 +54,8 @@ class CountingLink:
 
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse | None:
         assert self._unanswered, "nobody waits for what was never asked"
+        self.waits.append(timeout_s)
         if not self.answers.is_set():
-            self.waits.append(timeout_s)
             return None
         self._unanswered = False
         answer = draft_pb2.StepResponse()

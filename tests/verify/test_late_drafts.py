@@ -9,6 +9,7 @@ from tests.verify.counting_link import CountingLink
 from verify_service.scheduler import Work
 
 LATE_STEPS = 5
+SHORT_S = 1e-9  # passed by the time of any answer
 
 
 def hang(running: CountingEngine, link: CountingLink, first: int, steps: int) -> list[int]:
@@ -29,7 +30,7 @@ def hang(running: CountingEngine, link: CountingLink, first: int, steps: int) ->
 def test_steps_go_on_without_and_later_with_it() -> None:
     """A step that waits for the draft holds up everybody; an old answer is no proposal for now."""
     link, other = CountingLink(), CountingLink()
-    with counting(prefill_tokens=64) as running:
+    with counting(prefill_tokens=64, step_s=SHORT_S) as running:
         sent = hang(running, link, first=3, steps=LATE_STEPS)
         late = running.submit([1, 2], 80, draft=link.plan())
         beside = running.submit([500], 80, draft=other.plan())
@@ -40,9 +41,29 @@ def test_steps_go_on_without_and_later_with_it() -> None:
         ids, done = beside.collect()
         assert (ids, done.speculation.plain_steps) == (counted(500, 80), 0)
     assert sent[2] + 1 == sent[3] == sent[2 + LATE_STEPS], "a draft that owes is asked no more"
-    assert link.waits == [5.0] + [0] * (LATE_STEPS - 1), "waited for once"
+    # Two answers in time, the late one, one that is not waited for, then as before.
+    assert link.waits[: LATE_STEPS + 5] == [SHORT_S] * 3 + [0] * (LATE_STEPS + 1) + [SHORT_S]
     assert (link.late_answers, other.late_answers) == (1, 0)
     assert link.alive and link.open_sessions == set()
+
+
+def test_a_draft_that_is_always_late_holds_up_one_step_only() -> None:
+    """A draft too slow for the budget would cost the budget again with each of its answers."""
+    link = CountingLink()
+    steps = 0
+
+    def watch(work: Sequence[Work]) -> None:
+        nonlocal steps
+        steps += 1
+        (link.answers.set if steps % 3 == 0 else link.answers.clear)()
+
+    with counting(prefill_tokens=64, step_s=SHORT_S) as running:
+        running.executor.watch = watch
+        ids, done = running.submit([1], 60, draft=link.plan()).collect()
+        link.answers.set()
+    assert (ids, done.speculation.accepted_tokens) == (counted(1, 60), 0)
+    assert link.waits.count(SHORT_S) == 1
+    assert link.late_answers > 10
 
 
 @pytest.mark.parametrize("ends", ["aborted", "done"])

@@ -20,19 +20,16 @@ from benchmarks.serve_figures import figures
 from benchmarks.serve_machine import MOST_OTHER_WORK, Machine
 from benchmarks.serve_null import null_baseline, null_line
 from benchmarks.serve_plan import ServePlan, is_full, loads, parser, settle
+from benchmarks.serve_prompts import Prompts, fitting_prompts
 from benchmarks.serve_published import PUBLISHED, WORKLOADS, published_length
 from benchmarks.serve_run import run_all
 from benchmarks.serve_table import tables
 from benchmarks.timeline import read_timeline, timeline_table
 from domino_cli.errors import UsageError
 from domino_cli.progress import say
-from domino_cli.stack import StackConfig
 from domino_cli.stack_arguments import stack_config
-from loadtest.arguments import load_prompts
 from loadtest.plan import Plan
-from loadtest.prompts import LoadPrompt
-from router.tokenizer import Tokenizer
-from serving.target_config import open_target
+from loadtest.prompts import RANDOM
 
 NOWHERE = "127.0.0.1:1"  # the address is each stack's own
 
@@ -44,8 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = stack_config(args, show_logs=False)
     if config.draft is None and any(not arm.is_plain for arm in args.arms):
         raise UsageError("arms: drafting ones need --draft")
-    plan, longest = plan_of(args, config)
-    config = replace(config, **sizes(plan, longest, args))
+    prompts = fitting_prompts(args, config)
+    plan = plan_of(args, prompts)
+    config = replace(config, **sizes(plan, prompts.longest, args))
     base = null_baseline(plan, args.out)
     say(null_line(base))
     machine = Machine()
@@ -54,65 +52,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     return conclude(args, plan, cells, whole)
 
 
-def plan_of(args: argparse.Namespace, config: StackConfig) -> tuple[ServePlan, int]:
-    """The plan, and the positions its longest conversation needs."""
-    _, target = open_target(config.target)
-    found = load_prompts(args, args.workload, target)
+def plan_of(args: argparse.Namespace, prompts: Prompts) -> ServePlan:
+    """Raises UsageError where published acceptance is asked for and none was published."""
     if args.synthetic_acceptance == PUBLISHED:
-        found = as_published(found, args)
-    tokenizer = Tokenizer.load(config.target)
-    chat = tokenizer.has_chat_template and not args.no_chat
-    longest, prompts = 0, {}
-    for name, of_name in found.items():
-        needs = [positions(prompt, tokenizer, chat, args.max_tokens) for prompt in of_name]
-        kept = [p for p, need in zip(of_name, needs, strict=True) if need <= target.max_context]
-        if len(kept) < len(of_name):
-            say(f"{name}: {len(of_name) - len(kept)} prompts do not fit the context, left out")
-        if not kept:
-            raise UsageError(f"workload: no prompt of {name} fits {target.max_context} positions")
-        prompts[name] = kept
-        longest = max(longest, *(need for need in needs if need <= target.max_context))
+        for load in loads(args):
+            for arm in args.arms:
+                if not arm.is_plain:
+                    published_length(load.label, arm.name, WORKLOADS[0])
     base = Plan(
         address=NOWHERE,
-        prompts=tuple(next(iter(prompts.values()))),
+        prompts=tuple(next(iter(prompts.by_name.values()))),
         max_tokens=args.max_tokens,
-        ignore_eos=args.ignore_eos or args.workload == ("random",),
-        chat=chat,
+        ignore_eos=args.ignore_eos or RANDOM in args.workload,
+        chat=prompts.chat,
         warm_ups=args.warm_ups,
         timeout_s=args.timeout_s,
         seed=args.seed,
     )
-    made = ServePlan(
+    return ServePlan(
         arms=args.arms,
         loads=loads(args),
-        prompts=prompts,
+        prompts=prompts.by_name,
         repeats=args.repeats,
         base=base,
         synthetic=args.synthetic_acceptance,
     )
-    return made, longest
-
-
-def as_published(
-    found: dict[str, list[LoadPrompt]], args: argparse.Namespace
-) -> dict[str, list[LoadPrompt]]:
-    """The same prompts for each published workload: what differs is the acceptance pretended."""
-    drafting = [arm.name for arm in args.arms if not arm.is_plain]
-    for load in loads(args):
-        for arm in drafting:
-            published_length(load.label, arm, WORKLOADS[0])
-    prompts = [prompt for of_name in found.values() for prompt in of_name]
-    return {name: [replace(p, workload=name) for p in prompts] for name in WORKLOADS}
-
-
-def positions(prompt: LoadPrompt, tokenizer: Tokenizer, chat: bool, max_tokens: int) -> int:
-    """Most positions of a conversation with its answers."""
-    if prompt.token_ids:
-        return len(prompt.token_ids) + max_tokens
-    turns = [{"role": "user", "content": text} for text in prompt.turns]
-    encode = tokenizer.encode_chat
-    sizes = [len(encode([t])) if chat else len(tokenizer.encode_text(t["content"])) for t in turns]
-    return sum(sizes) + max_tokens * len(turns)
 
 
 def sizes(plan: ServePlan, longest: int, args: argparse.Namespace) -> dict[str, Any]:

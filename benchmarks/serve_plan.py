@@ -29,7 +29,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "arms": TABLES_ARMS,
         "concurrency": "1,8,32",
         "workload": "gsm8k,math500,humaneval,mt-bench",
-        "num_prompts": 80,
+        "num_prompts": 128,
         "max_tokens": 4096,
         "warm_ups": 8,
         "repeats": 3,
@@ -38,6 +38,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "arms": "ar,domino@16",
         "concurrency": "32",
         "num_prompts": 128,
+        "max_prompt_tokens": 1024,
         "max_tokens": 512,
         "warm_ups": 32,
         "repeats": 3,
@@ -131,6 +132,9 @@ def parser(about: str | None) -> argparse.ArgumentParser:
         "'published' for the published lengths of each arm, load and workload",
     )
     found.add_argument("--json", type=new_file, metavar="FILE", help="result.json, elsewhere")
+    found.add_argument(
+        "--max-prompt-tokens", type=positive, metavar="N", help="longer prompts are left out"
+    )
     add_prompt_arguments(found)
     add_stack_arguments(found)
     found.set_defaults(mode=None, max_tokens=None, dtype="float32", device="cpu")

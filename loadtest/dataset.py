@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from domino_cli.errors import UsageError
+from domino_cli.progress import say
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,10 +25,16 @@ class Row:
 def read_dataset(path: Path, count: int | None = None) -> list[Row]:
     """The first `count` rows, or all. Raises UsageError naming the file and the line."""
     rows: list[Row] = []
+    skipped = 0
     for where, value in values(path):
         if len(rows) == count:
             break
-        rows.append(row(where, value))
+        if is_no_exchange(value):
+            skipped += 1
+        else:
+            rows.append(row(where, value))
+    if skipped:
+        say(f"{path}: {skipped} conversations without a question and an answer left out")
     if not rows:
         raise UsageError(f"{path}: no prompts in it")
     return rows
@@ -48,6 +55,14 @@ def values(path: Path) -> Iterator[tuple[str, Any]]:
         if line.strip():
             where = f"{path}, line {number}"
             yield where, parse(where, line)
+
+
+def is_no_exchange(value: Any) -> bool:
+    """A ShareGPT entry that SGLang's program leaves out too: the published file has thousands."""
+    turns = value.get("conversations") if isinstance(value, dict) else None
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        return False
+    return len(turns) < 2 or not str(first(turns)).strip()
 
 
 def parse(where: str, text: str) -> Any:
@@ -93,8 +108,14 @@ def ids_of(key: str) -> Callable[[dict[str, Any]], Row]:
 
 
 def sharegpt(value: dict[str, Any]) -> Row:
-    turns = [turn for turn in value["conversations"] if speaker(turn) in ("human", "user")]
-    return Row(turns=tuple(turn.get("value", turn.get("content")) for turn in turns[:1]))
+    return Row(turns=(first(value["conversations"]),))
+
+
+def first(turns: list[dict[str, Any]]) -> Any:
+    """The first human turn's text; where nobody is called so, the first turn's."""
+    human = [turn for turn in turns if speaker(turn) in ("human", "user")]
+    turn = (human or turns)[0]
+    return turn.get("value", turn.get("content"))
 
 
 def messages(value: dict[str, Any]) -> Row:

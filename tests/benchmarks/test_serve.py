@@ -22,6 +22,7 @@ from benchmarks.serve_cell import Cell, Cells
 from benchmarks.serve_figures import figures
 from benchmarks.serve_machine import Machine
 from benchmarks.serve_plan import Load, ServePlan, parser, settle
+from benchmarks.serve_prompts import fitting_prompts
 from benchmarks.serve_published import WORKLOADS, published_length
 from benchmarks.serve_run import run_all, servers
 from benchmarks.serve_table import tables
@@ -157,6 +158,27 @@ def test_a_missing_dataset_is_told_before_anything_starts(tmp_path: Path) -> Non
     models = ["--target", str(target), "--draft", str(draft), "--out", str(tmp_path / "out")]
     with pytest.raises(UsageError, match=r"none\.jsonl cannot be read"):
         main([*models, "--dataset-path", str(tmp_path / "none.jsonl")])
+
+
+def test_prompts_that_do_not_fit_are_left_out_and_the_next_ones_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prevents requests that are refused, or fewer prompts than there are. A word is a token."""
+    target, _ = tiny_pair(tmp_path)
+    file = tmp_path / "words.jsonl"
+    turns = (["w1"], ["w2 w3 w4 w5"], ["w6", "w7 w8"], ["w9"])
+    file.write_text("\n".join(json.dumps({"turns": one}) for one in turns))
+    flags = ["--dataset-path", str(file), "--max-prompt-tokens", "3", "--max-tokens", "10"]
+    args = settle(parser(None).parse_args([*flags, "--num-prompts", "2"]))
+    found = fitting_prompts(args, StackConfig(target=target))
+    assert [p.index for p in found.by_name["words"]] == [0, 2]
+    assert (found.longest, found.chat) == (1 + 2 + 2 * 10, False)
+    args = settle(parser(None).parse_args([*flags, "--num-prompts", "9"]))
+    fitting_prompts(args, StackConfig(target=target))
+    assert "words: 3 prompts, 9 were asked for" in capsys.readouterr().err
+    args.max_tokens = 10**6
+    with pytest.raises(UsageError, match="no prompt of words fits"):
+        fitting_prompts(args, StackConfig(target=target))
 
 
 def test_presets_fill_what_no_flag_says() -> None:
@@ -333,6 +355,7 @@ def tiny_pair(folder: Path) -> tuple[Path, Path]:
         for name in ("config.json", "model.safetensors"):
             shutil.copy(source / name, copy / name)
     vocabulary = {f"w{i}": i for i in range(VOCAB)}
-    model = tokenizers.models.WordLevel(vocabulary, unk_token="w0")
-    tokenizers.Tokenizer(model).save(str(target / "tokenizer.json"))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(target / "tokenizer.json"))
     return target, draft

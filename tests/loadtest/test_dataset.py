@@ -66,7 +66,7 @@ def test_a_json_list_is_read_like_lines_and_blank_lines_do_not_count(tmp_path: P
         ({"turns": []}, "'turns' holds no prompt"),
         ({"turns": ["ok", ""]}, "'turns' holds an empty prompt"),
         ({"conversations": 5}, "'conversations' is not of the known form"),
-        ({"conversations": [{"from": "gpt", "value": "x"}]}, "'conversations' holds no prompt"),
+        ({"conversations": ["x", "y"]}, "'conversations' is not of the known form"),
         ({"messages": [{"content": "x"}]}, "'messages' is not of the known form"),
         ({"token_ids": [1, -1]}, "not an integer of at least 0"),
         ({"token_ids": [1, True]}, "not an integer of at least 0"),
@@ -78,6 +78,18 @@ def test_a_bad_line_is_named(tmp_path: Path, line: object, reason: str) -> None:
         read_dataset(write(tmp_path, {"text": "good"}, line))
     assert "set.jsonl, line 2: " in str(error.value)
     assert reason in str(error.value)
+
+
+def test_sharegpts_entries_without_an_exchange_are_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prevents the published file, which has such entries, from being refused as a whole."""
+    alone: dict[str, object] = {"conversations": [{"from": "gpt", "value": "x"}]}
+    empty: dict[str, object] = {
+        "conversations": [{"from": "human", "value": " "}, {"from": "gpt", "value": "x"}]
+    }
+    assert read_dataset(write(tmp_path, alone, SHAREGPT, empty)) == [Row(turns=("hello",))]
+    assert "2 conversations without" in capsys.readouterr().err
 
 
 def test_missing_empty_and_too_short_files_are_refused(tmp_path: Path) -> None:

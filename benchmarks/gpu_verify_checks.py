@@ -64,7 +64,11 @@ def attention_of(kind: tuple[torch.dtype, tuple[int, int, int]]) -> str:
     for batch, width, page in ((1, 1, 16), (3, 8, 64), (5, 16, 256), (2, 17, 32), (33, 1, 64)):
         q, kv, queries = attention_case(heads, kv_heads, dim, batch, width, page, dtype)
         wanted = attention_reference(q, (kv[0].nan_to_num(), kv[1].nan_to_num()), queries)
-        for splits in (1, 3, pieces(len(queries.tiles) * kv_heads)):
+        for splits in (
+            1,
+            3,
+            pieces(len(queries.tiles) * kv_heads, queries.tile_rows * heads // kv_heads),
+        ):
             found = paged_attention(q, kv, queries, splits=splits)
             used = queries.last > 0
             error = relative(found[used], wanted[used])
@@ -153,7 +157,7 @@ def steps() -> Iterator[str]:
             ids = torch.tensor([i for w in work for i in w.ids], device="cuda")
             x, _ = torch_path.forward(ids, Batch(spans, PAGE, device), kv)
             wanted = torch_path.logits(x)
-            rows = ragged_rows(work, PAGE, config.num_kv_heads, ours.tile_rows, device)
+            rows = ragged_rows(work, PAGE, ours.heads, ours.tile_rows, device)
             found = ours.logits(ours.forward(rows, own, table))
             most = 2e-5 if dtype == torch.float32 else 3e-2
             yield expect(f"{count} rows a sequence, {dtype}", relative(found, wanted), most)

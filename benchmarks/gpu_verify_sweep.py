@@ -155,7 +155,7 @@ def sweep_attention(case: tuple[int, int, int, int, int, int]) -> dict[str, Any]
         last=last.int(),
     )
     q = torch.randn(batch * width, heads, dim, device="cuda").bfloat16()
-    usual = pieces(len(queries.tiles) * kv_heads)
+    usual = pieces(len(queries.tiles) * kv_heads, queries.tile_rows * heads // kv_heads)
     results = []
     for splits, walk in itertools.product({usual, max(1, usual // 2), min(32, usual * 2)}, WALKS):
         one = functools.partial(paged_attention, q, queries=queries, splits=splits, walk=walk)

@@ -115,7 +115,7 @@ def time_attention(shapes: Seq[tuple[int, int, int, int, int, int]]) -> list[dic
             last=last.int(),
         )
         q = torch.randn(batch * width, heads, dim, device="cuda").bfloat16()
-        splits = pieces(len(queries.tiles) * kv_heads)
+        splits = pieces(len(queries.tiles) * kv_heads, queries.tile_rows * heads // kv_heads)
 
         def work(
             q: Tensor = q, kv: Tensor = kv, queries: Queries = queries, splits: int = splits

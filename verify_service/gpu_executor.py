@@ -70,8 +70,7 @@ class GpuExecutor(Executor):
 
     def _run_eagerly(self, work: Seq[Work]) -> list[Chosen]:
         gpu = self._gpu
-        kv_heads = gpu.config.num_kv_heads
-        rows = ragged_rows(work, self._page_size, kv_heads, gpu.tile_rows, gpu.device)
+        rows = ragged_rows(work, self._page_size, gpu.heads, gpu.tile_rows, gpu.device)
         normed = self._gpu.forward(rows, self._kv, self._table)
         ends = list(accumulate(len(w.ids) for w in work))
         asked = [row for w, end in zip(work, ends, strict=True)

@@ -31,15 +31,6 @@ class Rows:
     splits: int
 
 
-def fill_span(item: Work, page_size: int, table: Ints, ids: Ints, at: Ints, slots: Ints) -> None:
-    """Writes one sequence's pages into `table` and its rows' ids, positions and slots."""
-    pages = np.asarray(item.sequence.pages, dtype=np.int32)
-    table[: len(pages)] = pages
-    ids[:] = item.ids
-    at[:] = np.arange(item.start, item.start + len(item.ids), dtype=np.int32)
-    slots[:] = pages[at // page_size] * page_size + at % page_size
-
-
 def cut(first: int, count: int, height: int, sequence: int) -> list[tuple[int, int, int]]:
     """Tiles of at most `height` rows: first row, rows, sequence."""
     end = first + count
@@ -47,9 +38,9 @@ def cut(first: int, count: int, height: int, sequence: int) -> list[tuple[int, i
 
 
 def ragged_rows(
-    work: Seq[Work], page_size: int, kv_heads: int, height: Height, device: torch.device
+    work: Seq[Work], page_size: int, heads: tuple[int, int], height: Height, device: torch.device
 ) -> Rows:
-    """All positions of `work` one after the other."""
+    """All positions of `work` one after the other; heads: query heads, kv heads."""
     n, most = sum(len(w.ids) for w in work), max(len(w.sequence.pages) for w in work)
     index = np.zeros((3, n), dtype=np.int32)
     table = np.zeros((len(work), most), dtype=np.int32)
@@ -58,7 +49,11 @@ def ragged_rows(
     first = 0
     for sequence, item in enumerate(work):
         end = first + len(item.ids)
-        fill_span(item, page_size, table[sequence], *index[:, first:end])
+        pages = np.asarray(item.sequence.pages, dtype=np.int32)
+        table[sequence, : len(pages)] = pages
+        at = np.arange(item.start, item.start + len(item.ids), dtype=np.int32)
+        index[0, first:end], index[1, first:end] = item.ids, at
+        index[2, first:end] = pages[at // page_size] * page_size + at % page_size
         tiles += cut(first, len(item.ids), most_rows, sequence)
         first = end
     ids, positions, slots = torch.from_numpy(index).to(device)
@@ -68,18 +63,18 @@ def ragged_rows(
         table=torch.from_numpy(table).to(device),
         last=positions + 1,
     )
-    return Rows(ids=ids, positions=positions, slots=slots, queries=queries,
-                splits=pieces(len(tiles) * kv_heads))  # fmt: skip
+    splits = pieces(len(tiles) * heads[1], most_rows * heads[0] // heads[1])
+    return Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
 
 
 class Bucket:
     """Rows of `batch` sequences of `width` positions each, at fixed addresses on the device."""
 
     def __init__(
-        self, batch: int, width: int, *, pages: int, page_size: int, kv_heads: int,
+        self, batch: int, width: int, *, pages: int, page_size: int, heads: tuple[int, int],
         height: Height, device: torch.device,
     ) -> None:  # fmt: skip
-        """pages: of a sequence, at most."""
+        """pages: of a sequence, at most; heads: query heads, kv heads."""
         self.batch, self.width, self._page_size = batch, width, page_size
         n = batch * width
         pin = device.type == "cuda"
@@ -87,6 +82,7 @@ class Bucket:
         self._host = torch.zeros(4 * n + batch, dtype=torch.int32, pin_memory=pin)
         self._host_table = torch.zeros(batch, pages, dtype=torch.int32, pin_memory=pin)
         self._index, self._counts = _split(self._host.numpy(), n, batch)
+        self._column = np.arange(width, dtype=np.int32)[None]
         self._known: list[list[int]] = [[] for _ in range(batch)]
         self._sent = torch.zeros(4 * n + batch, dtype=torch.int32, device=device)
         table = torch.zeros(batch, pages, dtype=torch.int32, device=device)
@@ -100,23 +96,25 @@ class Bucket:
             table=table,
             last=last,
         )
-        splits = pieces(len(tiles) * kv_heads)
+        splits = pieces(len(tiles) * heads[1], height(width) * heads[0] // heads[1])
         self.rows = Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
 
     def fill(self, work: Seq[Work]) -> None:
         """Sends the positions of `work`, at most `batch` items of at most `width` ids."""
-        self._index[:] = 0
-        self._index[2] = -1
+        ids, positions, slots, last = self._index.reshape(4, self.batch, self.width)
+        table, starts, renewed = self._host_table.numpy(), np.zeros(self.batch, np.int32), False
         self._counts[:] = 0
-        table, renewed = self._host_table.numpy(), False
         for b, item in enumerate(work):
-            count = len(item.ids)
-            rows = self._index[:, b * self.width : b * self.width + count]
-            if self._known[b] != item.sequence.pages:
-                self._known[b], renewed = list(item.sequence.pages), True
-            fill_span(item, self._page_size, table[b], *rows[:3])
-            rows[3] = rows[1] + 1
-            self._counts[b] = count
+            pages, count = item.sequence.pages, len(item.ids)
+            if self._known[b] != pages:
+                self._known[b], renewed = list(pages), True
+                table[b, : len(pages)] = pages
+            ids[b, :count], starts[b], self._counts[b] = item.ids, item.start, count
+        used = self._column < self._counts[:, None]
+        positions[:] = np.where(used, starts[:, None] + self._column, 0)
+        pages_of = np.take_along_axis(table, positions // self._page_size, 1)
+        slots[:] = np.where(used, pages_of * self._page_size + positions % self._page_size, -1)
+        last[:] = np.where(used, positions + 1, 0)
         self._sent.copy_(self._host, non_blocking=True)
         if renewed:
             self.rows.queries.table.copy_(self._host_table, non_blocking=True)

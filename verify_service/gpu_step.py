@@ -86,7 +86,7 @@ class StepGraphs:
             width,
             pages=self._pages,
             page_size=self._kv.page_size,
-            kv_heads=self._target.config.num_kv_heads,
+            heads=self._target.heads,
             height=self._target.tile_rows,
             device=self._target.device,
         )

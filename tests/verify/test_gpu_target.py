@@ -22,7 +22,7 @@ from verify_service.scheduler import Work
 from verify_service.sequence import Request, Sequence
 from verify_service.target import Target
 
-gpu_rows.pieces = lambda programs: 2  # the interpreter is slow
+gpu_rows.pieces = lambda *_: 2  # the interpreter is slow
 CPU, PAGE = torch.device("cpu"), 4
 
 def work(ids, start, pages):
@@ -61,7 +61,7 @@ prompts = [work(ids[:11], 0, one), work(ids[:7], 0, two)]
 logits, rows, slots = expect(
     [Span(start=0, count=11, pages=one), Span(start=0, count=7, pages=two)], ids[:11] + ids[:7]
 )
-rows_in = ragged_rows(prompts, PAGE, config.num_kv_heads, target.tile_rows, CPU)
+rows_in = ragged_rows(prompts, PAGE, target.heads, target.tile_rows, CPU)
 close(logits, target.logits(target.forward(rows_in, mine, table)))
 torch.testing.assert_close(table[slots], rows, atol=2e-4, rtol=2e-4)
 assert int((table != 0).any(1).sum()) == 18

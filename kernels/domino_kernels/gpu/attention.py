@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from domino_kernels.gpu.device import LINE, prefetch
 from domino_kernels.rollout_device import after_previous, launch_options
 
 LOG2E = 1.4426950408889634
@@ -27,7 +28,7 @@ def _attend_kernel(q, k, v, table, tiles, first, last, partial, mass, out, page_
     KV: tl.constexpr = HEADS // GROUP
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     m, d, j = tl.arange(0, M), tl.arange(0, DP), tl.arange(0, KEYS)
-    after_previous(PDL)
+    # who attends to what is no other kernel's result: it may be read early
     first_row = tl.load(tiles + tile * 3)
     live = m < tl.load(tiles + tile * 3 + 1) * GROUP
     pages = table + tl.load(tiles + tile * 3 + 2) * table_width
@@ -45,6 +46,15 @@ def _attend_kernel(q, k, v, table, tiles, first, last, partial, mass, out, page_
     head = kv_head * GROUP + m % GROUP
     q_at = (row * HEADS + head)[:, None] * D + d[None, :]
     known = live[:, None] & (d < D)[None, :]
+    if PDL and PAGE % KEYS == 0:  # most keys are there already: they may come early too
+        line: tl.constexpr = LINE * 8 // k.dtype.element_ty.primitive_bitwidth
+        if lo < hi and D % line == 0:
+            page = tl.load(pages + lo // PAGE).to(tl.int64)
+            at = page * page_stride + (kv_head * PAGE + lo % PAGE + j) * D
+            for place in tl.static_range(0, D, line):
+                prefetch(k + at + place)
+                prefetch(v + at + place)
+    after_previous(PDL)
     queries = tl.load(q + q_at, known, 0.0)
     top = tl.full((M,), -float("inf"), tl.float32)
     total = tl.zeros((M,), tl.float32)
@@ -141,21 +151,23 @@ def key_tiles(packed: int, padded: int, programs: int, element_size: int) -> Key
     if packed == 16:
         return KeyTiles(128, 2, 8) if programs >= 128 and padded <= 128 else KeyTiles(64, 2, 4)
     if packed > 64:
-        return KeyTiles(64, 2, 8)
+        return KeyTiles(64, 2 if padded <= 128 else 3, 8)
     few = 32 <= programs < 192
     return KeyTiles(32, 3, 4) if padded > 128 or few else KeyTiles(64, 2, 4)
 
 
-def pieces(programs: int) -> int:
-    """Pieces that a tile's keys are read in, for so many (tile, kv head) programs."""
-    if programs >= 192:
-        return 1
-    return min(16 if programs >= 8 else 32, 512 // programs)
+def pieces(programs: int, group_rows: int) -> int:
+    """Pieces that a tile's keys are read in, for so many (tile, kv head) programs.
+
+    group_rows: rows of a tile times the query heads that share a kv head.
+    """
+    resident = 132 if group_rows > 64 else 512
+    return 1 if programs >= 192 else max(1, min(32, resident // programs))
 
 
 def tile_rows(rows: int, group: int, head_dim: int, element_size: int) -> int:
     """Rows a tile may hold, `group` query heads each: all of a sequence where they are few."""
-    most = 128 if head_dim <= 128 else 64
+    most = 128
     if element_size > 2:  # every product is many instructions there
         most = max(16, 4096 // triton.next_power_of_2(head_dim))
     return max(1, min(rows, most // group))

@@ -2,6 +2,7 @@
 # @triton.jit functions take values of the kernel language, which has no types for mypy
 """The q, k, v projection in; normed and rotated queries out, keys and values into their pages."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -41,37 +42,41 @@ def _half(parts, bias, at, inside, width_at, part_stride, PARTS: tl.constexpr,
 @triton.jit
 def _rope_store_kernel(parts, bias, q_norm, k_norm, cos, sin, positions, slots, q, k, v,
                        part_stride, page_stride, eps, HEADS: tl.constexpr, KV: tl.constexpr,
-                       D: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr,
+                       D: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr, N: tl.constexpr,
                        PARTS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr,
                        PDL: tl.constexpr):  # fmt: skip
-    row, head = tl.program_id(0), tl.program_id(1)
-    d = tl.arange(0, HALF)
-    inside = d < D // 2
-    after_previous(PDL)
+    """One row and N heads, all of them queries, or keys, or values."""
+    row, first = tl.program_id(0), tl.program_id(1) * N
+    d = tl.arange(0, HALF)[None, :]
+    head = first + tl.arange(0, N)[:, None]
+    inside = (d < D // 2) & (head >= 0)
+    channel = d < D // 2
     position = tl.load(positions + row).to(tl.int64)
     slot = tl.load(slots + row).to(tl.int64)
+    c = tl.load(cos + position * (D // 2) + d, channel, 0.0).to(tl.float32)
+    s = tl.load(sin + position * (D // 2) + d, channel, 0.0).to(tl.float32)
+    after_previous(PDL)
     width_at = head * D + d
     at = row * ((HEADS + 2 * KV) * D) + width_at
     a = _half(parts, bias, at, inside, width_at, part_stride, PARTS, BIAS)
     b = _half(parts, bias, at + D // 2, inside, width_at + D // 2, part_stride, PARTS, BIAS)
-    if head < HEADS + KV:
+    if first < HEADS + KV:
         dtype: tl.constexpr = q.dtype.element_ty
         if NORM:
-            norm = q_norm if head < HEADS else k_norm
-            scale = 1.0 / tl.sqrt((tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)) / D + eps)
-            a = a * scale * tl.load(norm + d, inside, 0.0).to(tl.float32)
-            b = b * scale * tl.load(norm + D // 2 + d, inside, 0.0).to(tl.float32)
+            norm = q_norm if first < HEADS else k_norm
+            squares = tl.sum(a * a, axis=1) + tl.sum(b * b, axis=1)
+            scale = (1.0 / tl.sqrt(squares / D + eps))[:, None]
+            a = a * scale * tl.load(norm + d, channel, 0.0).to(tl.float32)
+            b = b * scale * tl.load(norm + D // 2 + d, channel, 0.0).to(tl.float32)
             a, b = a.to(dtype).to(tl.float32), b.to(dtype).to(tl.float32)
-        c = tl.load(cos + position * (D // 2) + d, inside, 0.0).to(tl.float32)
-        s = tl.load(sin + position * (D // 2) + d, inside, 0.0).to(tl.float32)
         a, b = a * c - b * s, b * c + a * s
-    page, offset = slot // PAGE, slot % PAGE
-    if head < HEADS:
+    if first < HEADS:
         to = q + (row * HEADS + head) * D + d
         keep = inside
     else:
+        target = k if first < HEADS + KV else v
         kv_head = (head - HEADS) % KV
-        target = k if head < HEADS + KV else v
+        page, offset = slot // PAGE, slot % PAGE
         to = target + page * page_stride + (kv_head * PAGE + offset) * D + d
         keep = inside & (slot >= 0)
     tl.store(to, a.to(q.dtype.element_ty), keep)
@@ -97,11 +102,13 @@ def rope_store(
     q = torch.empty(n, heads.heads, heads.head_dim, dtype=k.dtype, device=k.device)
     bias = heads.bias if heads.bias is not None else parts
     norms = [parts if w is None else w for w in (heads.q_norm, heads.k_norm)]
-    _rope_store_kernel[n, heads.heads + 2 * heads.kv_heads](
+    together = math.gcd(heads.heads, heads.kv_heads, 8)
+    _rope_store_kernel[n, (heads.heads + 2 * heads.kv_heads) // together](
         parts, bias, *norms, *angles, positions, slots, q, k, v, n * width, k.stride(0), heads.eps,
         HEADS=heads.heads, KV=heads.kv_heads, D=heads.head_dim, PAGE=k.shape[2], PARTS=count,
         HALF=triton.next_power_of_2(heads.head_dim // 2), BIAS=heads.bias is not None,
-        NORM=heads.q_norm is not None, **launch_options(parts, warps=1),
+        NORM=heads.q_norm is not None, N=together,
+        **launch_options(parts, warps=4 if together > 2 else 1),
     )  # fmt: skip
     return q
 

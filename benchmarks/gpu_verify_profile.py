@@ -12,7 +12,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu_verify_model import (
-    PAGE,
     decoding,
     qwen3_8b,
     random_kv,
@@ -27,7 +26,7 @@ REPLAYS, PAGES = 4, 128
 
 @torch.inference_mode()
 def main() -> None:
-    """Prints each step's time for every choice of what is brought ahead, with --kernels the parts."""
+    """Prints each step's time for every choice of what is brought ahead; --kernels: its parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("steps", nargs="+", help="BATCHxWIDTH")
     parser.add_argument("--kernels", action="store_true", help="microseconds by kernel")

@@ -27,12 +27,14 @@ class Ahead:
 
     def __init__(self, device: torch.device) -> None:
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._forked = False
 
     def bring(self, weight: Tensor, columns: int) -> None:
         """The first `columns` of every row of weight [N, K], once what was launched has run."""
         if self._side is None or columns <= 0:
             return
         lines = min(columns, weight.shape[1]) * weight.element_size() // LINE.value
+        self._forked = True
         self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):
             _bring_kernel[(PROGRAMS,)](
@@ -42,5 +44,6 @@ class Ahead:
 
     def join(self) -> None:
         """What is launched next waits for all that was brought."""
-        if self._side is not None:
+        if self._side is not None and self._forked:
             torch.cuda.current_stream().wait_stream(self._side)
+            self._forked = False

@@ -33,9 +33,9 @@ class ScoredSlots:
 
     def weights(self, device: torch.device) -> Tensor:
         """How often each scored slot counts [M]."""
-        later = (self.block_size - self.always) // self.every
-        counts = [1.0] * self.always + [float(self.every)] * later
-        return torch.tensor(counts).to(device)
+        count = self.always + (self.block_size - self.always) // self.every
+        late = torch.arange(count, device=device) >= self.always
+        return 1.0 + (self.every - 1) * late
 
 
 def pick(values: Tensor, index: Tensor) -> Tensor:

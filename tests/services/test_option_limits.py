@@ -19,11 +19,8 @@ REQUIRED: dict[Any, dict[str, Any]] = {
 }
 # Least value of each option; 1 where nothing is said.
 LEAST = dict.fromkeys(("port", "threads", "width", "max_waiting", "domino_candidates"), 0)
-ZERO_IS_NO_WAIT = {
-    (RouterConfig, name) for name in ("seat_timeout_s", "startup_timeout_s", "grace_s")
-}
-# What other options decide about, tested beside what they belong to.
-ELSEWHERE = {"benchmark_synthetic_acceptance", "kv_tokens"}
+NO_WAIT_AT_0 = {RouterConfig}  # its durations may be 0
+ELSEWHERE: set[tuple[Any, str]] = {(VerifyConfig, "kv_tokens")}  # its least depends on the device
 
 
 def options(kind: type) -> list[tuple[Any, str]]:

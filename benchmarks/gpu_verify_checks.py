@@ -24,8 +24,9 @@ from domino_kernels.gpu.attention import (
     pieces,
     tile_rows,
 )
-from domino_kernels.gpu.few_rows import GpuLinear
+from domino_kernels.gpu.few_rows import GatedLinear, GpuLinear
 from domino_kernels.gpu.linear import linear_reference
+from domino_kernels.gpu.silu import silu_mul_reference
 from domino_kernels.rollout_reference import lowest_argmax
 from verify_service.gpu_rows import cut, ragged_rows
 from verify_service.scheduler import Work
@@ -122,6 +123,11 @@ def linears() -> Iterator[str]:
             x = torch.randn(rows, width, device="cuda").bfloat16()
             worst = max(worst, relative(layer(x).double().sum(0), linear_reference(x, w)))
         yield expect(f"linear {features} x {width}", worst, 5e-3)
+    w = torch.randn(24576, 4096, device="cuda").bfloat16() / 64
+    for rows in (1, 16, 17, 32, 33):
+        x = torch.randn(rows, 4096, device="cuda").bfloat16()
+        wanted = silu_mul_reference(linear_reference(x, w)[None])
+        yield expect(f"gated, {rows} rows", relative(GatedLinear(w).gated(x), wanted), 6e-3)
 
 
 def acceptance() -> Iterator[str]:

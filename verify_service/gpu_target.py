@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from domino_kernels.gpu.attention import paged_attention, tile_rows
-from domino_kernels.gpu.few_rows import GpuLinear
+from domino_kernels.gpu.few_rows import GatedLinear, GpuLinear
 from domino_kernels.gpu.norm import add_rms_norm, norm_to_slots
 from domino_kernels.gpu.rope_store import Heads, rope_store
-from domino_kernels.gpu.silu import silu_mul
 from domino_kernels.paged_kv import PagedKV
 from domino_kernels.rope import RotaryTable
 from serving.target_config import EMBEDDING, TargetConfig
@@ -42,7 +41,7 @@ class Layer:
     qkv: GpuLinear
     o: GpuLinear
     norm2: Tensor
-    gate_up: GpuLinear
+    gate_up: GatedLinear
     down: GpuLinear
 
 
@@ -115,9 +114,7 @@ class GpuTarget:
             seen = paged_attention(q, pages, rows.queries, splits=rows.splits)
             parts = layer.o(seen.view(len(x), -1))
             normed = add_rms_norm(x, parts, layer.norm2, eps, bias=layer.o.bias)
-            wide = layer.gate_up(normed)
-            gated = silu_mul(wide, x.dtype, layer.gate_up.bias)
-            parts, bias = layer.down(gated), layer.down.bias
+            parts, bias = layer.down(layer.gate_up.gated(normed)), layer.down.bias
             tap = taps[:, self._taps.index(i)] if i in self._taps else None
         normed = add_rms_norm(x, parts, self._norm, eps, bias=bias, tap=tap)
         if self.projection and table is not None:
@@ -134,13 +131,13 @@ def _layer(config: TargetConfig, read: Read) -> Layer:
     c, d = config, config.head_dim
     q, kv, hidden, wide = c.num_heads * d, c.num_kv_heads * d, c.hidden_size, c.intermediate_size
 
-    def linear(width: int, names: dict[str, int], *, bias: bool) -> GpuLinear:
+    def tensors(width: int, names: dict[str, int], bias: bool) -> tuple[Tensor, Tensor | None]:
         weights = [read(f"{name}.weight", (size, width)) for name, size in names.items()]
         biases = [read(f"{name}.bias", (size,)) for name, size in names.items() if bias]
-        return GpuLinear(torch.cat(weights), torch.cat(biases) if bias else None)
+        return torch.cat(weights), torch.cat(biases) if bias else None
 
     sizes = {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}
-    qkv = linear(hidden, sizes, bias=c.attention_bias)
+    qkv = GpuLinear(*tensors(hidden, sizes, c.attention_bias))
     norms = [read(f"self_attn.{n}_norm.weight", (d,)) if c.qk_norm else None for n in "qk"]
     return Layer(
         heads=Heads(
@@ -154,8 +151,10 @@ def _layer(config: TargetConfig, read: Read) -> Layer:
         ),
         norm1=read("input_layernorm.weight", (hidden,)),
         qkv=qkv,
-        o=linear(q, {"self_attn.o_proj": hidden}, bias=c.output_bias),
+        o=GpuLinear(*tensors(q, {"self_attn.o_proj": hidden}, c.output_bias)),
         norm2=read("post_attention_layernorm.weight", (hidden,)),
-        gate_up=linear(hidden, {"mlp.gate_proj": wide, "mlp.up_proj": wide}, bias=c.mlp_bias),
-        down=linear(wide, {"mlp.down_proj": hidden}, bias=c.mlp_bias),
+        gate_up=GatedLinear(
+            *tensors(hidden, {"mlp.gate_proj": wide, "mlp.up_proj": wide}, c.mlp_bias)
+        ),
+        down=GpuLinear(*tensors(wide, {"mlp.down_proj": hidden}, c.mlp_bias)),
     )

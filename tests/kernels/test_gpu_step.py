@@ -100,7 +100,8 @@ for batch, width, vocab in ((4, 5, 5000), (2, 1, 31), (3, 17, 100)):
 """
 
 LINEAR = """
-from domino_kernels.gpu.linear import Tiling, linear_parts, linear_reference
+from domino_kernels.gpu.linear import Tiling, linear_gated, linear_parts, linear_reference
+from domino_kernels.gpu.silu import silu_mul_reference
 
 rng = torch.Generator().manual_seed(5)
 for rows, features, width in ((3, 64, 64), (17, 70, 50), (1, 33, 100)):
@@ -110,6 +111,10 @@ for rows, features, width in ((3, 64, 64), (17, 70, 50), (1, 33, 100)):
         torch.testing.assert_close(
             out.double().sum(0), linear_reference(x, w), atol=1e-4, rtol=1e-4
         )
+x, w = torch.randn(19, 48, generator=rng), torch.randn(128, 48, generator=rng)
+wanted = silu_mul_reference(linear_reference(x, w)[None])
+out = linear_gated(x, w, Tiling(columns=32, depth=16))
+torch.testing.assert_close(out, wanted, atol=1e-4, rtol=1e-4)
 """
 
 

@@ -16,7 +16,7 @@ from domino_kernels.rollout_device import (
 )
 from domino_kernels.rollout_reference import lowest_argmax
 
-TILE = 4096
+TILE = 8192
 HIGHEST, LOWEST = tl.constexpr(0x7F800000), tl.constexpr(-0x7F800001)  # both infinities, ordered
 
 
@@ -28,7 +28,9 @@ def _best_kernel(logits, keys, parts, V: tl.constexpr, T: tl.constexpr, PDL: tl.
     at = logits + row.to(tl.int64) * V + v
     scores = tl.load(at, v < V, -float("inf")).to(tl.float32)
     scores = tl.where(scores == scores, scores, float("inf"))  # found, and then refused
-    tl.store(keys + row * parts + part, tl.max(pack_key(scores, tl.minimum(v, V - 1)), axis=0))
+    best = tl.max(scores, axis=0)
+    token = tl.min(tl.where((scores == best) & (v < V), v, V - 1), axis=0)
+    tl.store(keys + row * parts + part, pack_key(best, token))
 
 
 @triton.jit

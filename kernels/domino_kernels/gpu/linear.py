@@ -48,6 +48,25 @@ def _linear_kernel(x, w, out, rows, N, K, steps, M: tl.constexpr, BN: tl.constex
     tl.store(to, acc.to(out.dtype.element_ty), (m < rows)[None, :] & (n < N)[:, None])
 
 
+@triton.jit(do_not_specialize=["rows", "steps"])
+def _gated_kernel(x, w, out, rows, N, K, steps, M: tl.constexpr, BN: tl.constexpr,
+                  BK: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    m, k = tl.program_id(1) * M + tl.arange(0, M), tl.arange(0, BK)
+    gate_at = w + n.to(tl.int64)[:, None] * K + k[None, :]
+    up_at = w + (n + N).to(tl.int64)[:, None] * K + k[None, :]
+    x_at = x + m[None, :] * K + k[:, None]
+    gate, up = tl.zeros((BN, M), tl.float32), tl.zeros((BN, M), tl.float32)
+    after_previous(PDL)
+    for step in tl.range(0, steps, num_stages=STAGES):
+        values = tl.load(x_at + step * BK, (m < rows)[None, :], 0.0)
+        gate = tl.dot(tl.load(gate_at + step * BK), values, gate, input_precision="ieee")
+        up = tl.dot(tl.load(up_at + step * BK), values, up, input_precision="ieee")
+    value = gate / (1.0 + tl.exp(-gate)) * up
+    tl.store(out + m[None, :] * N + n[:, None], value.to(out.dtype.element_ty),
+             (m < rows)[None, :])  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiling:
     """One way to run a layer: output columns and input columns a tile, pieces of the input's width.
@@ -82,6 +101,22 @@ def linear_parts(x: Tensor, weight: Tensor, tiling: Tiling) -> Tensor:
         x, weight, out, rows, features, width, steps, M=tiling.rows, BN=tiling.columns,
         BK=tiling.depth, STAGES=tiling.stages, EVEN=tiling.fits(features, width),
         AHEAD=min(tiling.ahead, steps), **launch_options(x, warps=tiling.warps),
+    )  # fmt: skip
+    return out
+
+
+def linear_gated(x: Tensor, weight: Tensor, tiling: Tiling) -> Tensor:
+    """x [n, K], weight [2N, K], gate before up -> silu(gate) * up [n, N].
+
+    The tiling must fit [N, K] and has no splits.
+    """
+    (rows, width), features = x.shape, len(weight) // 2
+    assert tiling.splits == 1 and tiling.fits(features, width), f"{tiling} for {weight.shape}"
+    out = torch.empty(rows, features, dtype=x.dtype, device=x.device)
+    _gated_kernel[features // tiling.columns, triton.cdiv(rows, tiling.rows)](
+        x, weight, out, rows, features, width, width // tiling.depth, M=tiling.rows,
+        BN=tiling.columns, BK=tiling.depth, STAGES=tiling.stages,
+        **launch_options(x, warps=tiling.warps),
     )  # fmt: skip
     return out
 

@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from domino_kernels.gpu.device import LINE, prefetch
 from domino_kernels.rollout_device import after_previous, launch_options
 
 LOG2E = 1.4426950408889634
@@ -46,14 +45,6 @@ def _attend_kernel(q, k, v, table, tiles, first, last, partial, mass, out, page_
     head = kv_head * GROUP + m % GROUP
     q_at = (row * HEADS + head)[:, None] * D + d[None, :]
     known = live[:, None] & (d < D)[None, :]
-    if PDL and PAGE % KEYS == 0:  # most keys are there already: they may come early too
-        line: tl.constexpr = LINE * 8 // k.dtype.element_ty.primitive_bitwidth
-        if lo < hi and D % line == 0:
-            page = tl.load(pages + lo // PAGE).to(tl.int64)
-            at = page * page_stride + (kv_head * PAGE + lo % PAGE + j) * D
-            for place in tl.static_range(0, D, line):
-                prefetch(k + at + place)
-                prefetch(v + at + place)
     after_previous(PDL)
     queries = tl.load(q + q_at, known, 0.0)
     top = tl.full((M,), -float("inf"), tl.float32)

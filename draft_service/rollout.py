@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from domino_kernels.argmax import argmax
 from domino_kernels.linear import Linear
 from draft_service.tables import Tables
 from serving.checkpoint import Checkpoint
@@ -29,7 +30,7 @@ class DFlashSampler:
 
     def propose(self, hidden: Tensor, current: Tensor) -> Tensor:
         """hidden [batch, n, hidden], current [batch] (unused) -> the target's ids [batch, n]."""
-        best = self._lm_head(hidden).argmax(-1)
+        best = argmax(self._lm_head(hidden))
         return best if self._target_ids is None else self._target_ids[best]
 
 
@@ -77,7 +78,7 @@ class DominoSampler:
         """
         z = hidden.transpose(0, 1)
         base = self._lm_head(z).float()
-        first = base[0].argmax(-1)
+        first = argmax(base[0])
         if len(z) == 1:
             return first[:, None]
         pool = _Pool(base[1:], self._to_vocab, self._candidates) if self._candidates else None
@@ -89,10 +90,10 @@ class DominoSampler:
             bottleneck = F.silu(from_hidden[j] + self._from_state(state))
             if pool:
                 scores = pool.scores(j - 1, bottleneck)
-                token = pool.ids(scores.argmax(-1))
+                token = pool.ids(argmax(scores))
             else:
-                scores = base[j] + self._to_vocab_all(bottleneck).float()
-                token = scores.argmax(-1)
+                scores = self._to_vocab_all(bottleneck, onto=base[j])
+                token = argmax(scores)
             observe(scores, state)
             drafted.append(token)
             if j + 1 < len(z):

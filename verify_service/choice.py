@@ -5,6 +5,7 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
+from domino_kernels.argmax import argmax
 from verify_service.sampling import SamplingParams, sample
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen
@@ -17,7 +18,7 @@ def choose(logits: Tensor, work: Seq[Work]) -> list[Chosen]:
         rows.append(slice(first, first + item.choices))
         first += item.choices
         _mask_stop_ids(logits[rows[-1]], item)
-    best = logits.argmax(-1)
+    best = argmax(logits)
     _draw(best, logits, work, rows)
     ids: list[int] = best.tolist()
     return [_chosen(item, ids[own], logits[own]) for item, own in zip(work, rows, strict=True)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from domino_kernels.native.pool import use_threads
 from domino_serve.v1 import verify_pb2
 from serving.device import open_device, sized_by
 from serving.draft_config import DraftConfig
@@ -38,9 +39,8 @@ class Loaded:
 def load(config: VerifyConfig) -> Loaded:
     """Raises CheckpointError or OptionError naming what does not fit."""
     began = time.monotonic()
-    if config.threads:
-        torch.set_num_threads(config.threads)
     dtype, device = DTYPES[config.dtype], open_device(config.device)
+    use_threads(config.threads, native=dtype == torch.float32 and device.type == "cpu")
     checkpoint, target_config = open_target(config.target)
     log_plan(log, "target", checkpoint.name, target_config)
     draft, projection = None, None

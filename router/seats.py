@@ -1,6 +1,9 @@
 """Places on the draft service; without one a request runs plain: slower, the same output."""
 
+import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 
@@ -21,9 +24,25 @@ class DraftSeats:
         self._stub = DraftServiceStub(channel)
         self._timeout_s = timeout_s
         self.missed = 0
+        self._releases: set[asyncio.Task[None]] = set()  # tasks live as long as somebody has them
 
-    async def reserve(self, work: Work) -> verify_pb2.DraftSeat | None:
-        """A reserved seat, or None when the request is to run plain."""
+    @asynccontextmanager
+    async def hold(self, work: Work) -> AsyncIterator[verify_pb2.DraftSeat | None]:
+        """A reserved seat, or None when the request is to run plain.
+
+        Given back at the end, without waiting for it: a request that verify refuses, or that ends
+        before its first drafted step, leaves it unopened. For an opened one nothing happens.
+        """
+        seat = await self._reserve(work)
+        try:
+            yield seat
+        finally:
+            if seat:
+                task = asyncio.create_task(self._release(seat.ticket))
+                self._releases.add(task)
+                task.add_done_callback(self._releases.discard)
+
+    async def _reserve(self, work: Work) -> verify_pb2.DraftSeat | None:
         if work.mode == spec.MODE_AR:
             return None
         request = draft_pb2.ReserveSeatRequest(
@@ -42,3 +61,8 @@ class DraftSeats:
             mode=work.mode,
             draft_tokens=work.draft_tokens,
         )
+
+    async def _release(self, ticket: str) -> None:
+        with suppress(grpc.aio.AioRpcError):  # then it expires
+            request = draft_pb2.ReleaseSeatRequest(ticket=ticket)
+            await self._stub.ReleaseSeat(request, timeout=self._timeout_s)

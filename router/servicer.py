@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import grpc
@@ -63,9 +63,11 @@ class GenerateServicer(GenerateServiceServicer):
         return self._model
 
     async def _run(self, work: Work, verify_id: str, context: Context) -> None:
-        seat = await self._seats.reserve(work) if self._seats else None
         transcript = Transcript(self._tokenizer, work)
-        async with self._verify.run(_verify_request(work, verify_id, seat)) as run:
+        async with (
+            self._seats.hold(work) if self._seats else nullcontext() as seat,
+            self._verify.run(_verify_request(work, verify_id, seat)) as run,
+        ):
             async for event in run:
                 for response in transcript.add(event):
                     await context.write(response)

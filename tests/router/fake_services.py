@@ -153,11 +153,12 @@ def complete(
 
 
 class FakeDraft(draft_pb2_grpc.DraftServiceServicer):
-    """Gives tickets until `refusal` is set."""
+    """Gives tickets until `refusal` is set, and takes them back."""
 
     def __init__(self) -> None:
         self.refusal: ServingError | None = None
         self.reservations: queue.SimpleQueue[draft_pb2.ReserveSeatRequest] = queue.SimpleQueue()
+        self.releases: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def ReserveSeat(
         self, request: draft_pb2.ReserveSeatRequest, context: grpc.ServicerContext
@@ -167,6 +168,12 @@ class FakeDraft(draft_pb2_grpc.DraftServiceServicer):
             if self.refusal:
                 raise self.refusal
         return draft_pb2.ReserveSeatResponse(ticket="ticket", ttl_ms=1000)
+
+    def ReleaseSeat(
+        self, request: draft_pb2.ReleaseSeatRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.ReleaseSeatResponse:
+        self.releases.put(request.ticket)
+        return draft_pb2.ReleaseSeatResponse(released=True)
 
     def Handshake(
         self, request: draft_pb2.HandshakeRequest, context: grpc.ServicerContext

@@ -1,22 +1,7 @@
 /* The place of the highest value of each row; the lowest place on ties. */
-#include "pool.h"
+#include "argmax.h"
 #include "vector.h"
 #include <math.h>
-#include <stdint.h>
-
-enum { BLOCK = 4096 };
-
-typedef struct {
-    float value;
-    int place; /* -1: a NaN was there */
-} best;
-
-typedef struct {
-    const float *x;
-    int rows, n;
-    best *found; /* [rows, blocks] */
-    int64_t *places;
-} call;
 
 static best best_of(const float *x, int begin, int end) {
     floats high = {0};
@@ -40,29 +25,21 @@ static best best_of(const float *x, int begin, int end) {
     return found;
 }
 
-static void argmax(void *argument, team *me) {
-    const call *c = argument;
-    const int blocks = (c->n + BLOCK - 1) / BLOCK;
-    for (int item, end; team_take(me, c->rows * blocks, 1, &item, &end);) {
-        const int begin = item % blocks * BLOCK, last = begin + BLOCK < c->n ? begin + BLOCK : c->n;
-        c->found[item] = best_of(c->x + (long)(item / blocks) * c->n, begin, last);
+void argmax_phase(team *me, const float *x, int rows, int n, best *found, int64_t *places) {
+    const int blocks = (n + BLOCK - 1) / BLOCK;
+    for (int item, end; team_take(me, rows * blocks, 1, &item, &end);) {
+        const int begin = item % blocks * BLOCK, last = begin + BLOCK < n ? begin + BLOCK : n;
+        found[item] = best_of(x + (long)(item / blocks) * n, begin, last);
     }
     team_barrier(me);
-    for (int row, end; team_take(me, c->rows, c->rows, &row, &end);)
+    for (int row, end; team_take(me, rows, rows, &row, &end);)
         for (; row < end; row++) {
-            best top = c->found[(long)row * blocks];
+            best top = found[(long)row * blocks];
             for (int i = 1; i < blocks && top.place >= 0; i++) {
-                const best other = c->found[(long)row * blocks + i];
+                const best other = found[(long)row * blocks + i];
                 if (other.place < 0 || other.value > top.value) top = other;
             }
-            c->places[row] = top.place;
+            places[row] = top.place;
         }
     team_barrier(me);
-}
-
-/* x [rows, n] -> places [rows], -1 where a row holds a NaN; found: scratch of 8 bytes for each
-   started 4096 values of each row. */
-void domino_argmax(pool *p, const float *x, int rows, int n, void *found, int64_t *places) {
-    call c = {x, rows, n, found, places};
-    pool_run(p, argmax, &c);
 }

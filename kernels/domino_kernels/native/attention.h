@@ -2,6 +2,8 @@
 #pragma once
 #include "pool.h"
 
+enum { MOST_TOGETHER = 4 }; /* heads that read their keys together */
+
 typedef struct {
     float *k, *v; /* one layer's [pages, kv_heads, page_size, head_dim] */
     int page_size;
@@ -26,7 +28,7 @@ typedef struct {
 void heads_phase(team *, const head_shape *, const cache *, const row_batch *, float *q,
                  const float *keys, int stride);
 /* A phase: q [rows, stride] -> out [rows, heads * head_dim]; a row sees the keys first..last-1.
-   scores: scratch of `most` floats a thread. */
+   scores: scratch of MOST_TOGETHER * most floats a thread; most: the widest range, and 4 more. */
 void attention_phase(team *, const head_shape *, const cache *, const row_batch *, const float *q,
                      int stride, const int *first, const int *last, float *scores, int most,
                      float *out);

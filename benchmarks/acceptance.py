@@ -1,27 +1,31 @@
 """`domino-serve bench acceptance`: how many proposals the target accepts, DFlash against Domino.
 
 Real prompts through the three running services, several at once: what is counted does not depend
-on time. DFlash mode is the base branch of the same draft.
+on time. DFlash mode is the base branch of the same draft. With --samples a run that was interrupted
+goes on where it ended.
 """
 
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import provenance
 from benchmarks.arms import ServiceArm
 from benchmarks.cpu_plan import new_file
-from benchmarks.rounds import DRAFTING
+from benchmarks.rounds import DRAFTING, minutes
 from benchmarks.sample import Prompt, Sample, acceptance_length, accepted_shares
+from benchmarks.sample_log import SampleLog
 from benchmarks.text_table import text_table
 from benchmarks.workloads import WORKLOADS, load
 from domino_cli.progress import say
 from domino_cli.stack import Stack
 from domino_cli.stack_arguments import add_stack_arguments, positive, stack_config
-from domino_client import Client
+from domino_client import Client, ModelInfo
 
+ALL = "all"
 SHOWN_POSITIONS = 9
 HEAD = (
     "workload",
@@ -40,14 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     origin = provenance.Origin.at_start(provenance.command("acceptance", argv))
     prompts = [
         Prompt(workload=name, index=index, text=text)
-        for name in args.workload
+        for name in names(args.workload)
         for index, text in enumerate(load(name, args.prompts))
     ]
     config = stack_config(args, show_logs=False)
     with Stack(config) as stack, Client(stack.router_address) as client:
-        width = client.model_info().default_draft_tokens + 1
-        arms = [ServiceArm(client, mode, width) for mode in DRAFTING]
-        samples = [s for arm in arms for s in answer(arm, prompts, args)]
+        info = client.model_info()
+        log = SampleLog.open(args.samples, settings(info, args))
+        arms = [ServiceArm(client, mode, info.default_draft_tokens + 1) for mode in DRAFTING]
+        samples = answer_all(arms, prompts, args, log)
+        log.close()
     if args.json:
         cpu = provenance.cpu().as_json()
         result = {"benchmark": "acceptance", **origin.at_end(), "cpu": cpu, "figures": []}
@@ -59,33 +65,76 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="domino-serve bench acceptance", description=__doc__)
-    found.add_argument("--workload", nargs="+", choices=WORKLOADS, default=["gsm8k"])
+    found.add_argument("--workload", nargs="+", choices=(*WORKLOADS, ALL), default=["gsm8k"])
     found.add_argument("--prompts", type=positive, default=16, metavar="N", help="%(default)s")
     found.add_argument("--max-tokens", type=positive, default=256, metavar="N", help="%(default)s")
     found.add_argument("--concurrency", type=positive, default=4, metavar="N", help="%(default)s")
     found.add_argument("--json", type=new_file, metavar="FILE", help="where the counts go")
+    found.add_argument(
+        "--samples", type=new_file, metavar="FILE", help="keeps each answer's counts; goes on there"
+    )
     add_stack_arguments(found)
     found.set_defaults(mode="domino", device="cpu", dtype="float32")
     return found
 
 
-def answer(arm: ServiceArm, prompts: Sequence[Prompt], args: argparse.Namespace) -> list[Sample]:
-    """Every prompt by one arm, so many at a time; says how far it is."""
-    samples: list[Sample] = []
+def names(given: Sequence[str]) -> list[str]:
+    """Workloads to run, each once."""
+    return list(WORKLOADS) if ALL in given else list(dict.fromkeys(given))
+
+
+def settings(info: ModelInfo, args: argparse.Namespace) -> dict[str, object]:
+    """What samples of one file have in common."""
+    return {
+        "target_hash": info.target_hash,
+        "draft_hash": info.draft_hash,
+        "dtype": info.dtype,
+        "domino_candidates": args.domino_candidates,
+        "max_tokens": args.max_tokens,
+    }
+
+
+def answer_all(
+    arms: Sequence[ServiceArm], prompts: Sequence[Prompt], args: argparse.Namespace, log: SampleLog
+) -> list[Sample]:
+    """Every prompt by every arm, workload after workload; says how far it is."""
+    samples = [s for arm in arms for p in prompts if (s := log.find(arm.name, arm.width, p))]
+    done = {(s.arm, s.prompt) for s in samples}
+    left = [
+        (arm, prompt)
+        for name in dict.fromkeys(p.workload for p in prompts)
+        for arm in arms
+        for prompt in prompts
+        if prompt.workload == name and (arm.name, prompt) not in done
+    ]
+    if samples:
+        say(f"{len(samples)} of {len(samples) + len(left)} answers are in {args.samples}")
+    begin = time.perf_counter()
     with ThreadPoolExecutor(args.concurrency) as threads:
-        for sample in threads.map(lambda prompt: arm.answer(prompt, args.max_tokens), prompts):
+        found = threads.map(lambda item: item[0].answer(item[1], args.max_tokens), left)
+        for number, sample in enumerate(found, start=1):
+            log.add(sample)
             samples.append(sample)
-            length = acceptance_length(samples)
-            say(f"{arm.name} {len(samples)}/{len(prompts)}: acceptance length {length:.2f} so far")
+            left_s = (time.perf_counter() - begin) / number * (len(left) - number)
+            of_group = [s for s in samples if group(s) == group(sample)]
+            say(
+                f"{number}/{len(left)} {sample.prompt.workload} {sample.arm}: acceptance length "
+                f"{acceptance_length(of_group):.2f} after {len(of_group)}; {minutes(left_s)} left"
+            )
     return samples
+
+
+def group(sample: Sample) -> tuple[str, str]:
+    """A row of the table."""
+    return sample.prompt.workload, sample.arm
 
 
 def groups(samples: Sequence[Sample]) -> list[tuple[str, list[Sample]]]:
     """Samples by workload and mode, in the order they came."""
-    keys = dict.fromkeys((s.prompt.workload, s.arm) for s in samples)
+    keys = dict.fromkeys(map(group, samples))
     return [
-        (workload, [s for s in samples if (s.prompt.workload, s.arm) == (workload, arm)])
-        for workload, arm in sorted(keys, key=lambda key: list(WORKLOADS).index(key[0]))
+        (key[0], [s for s in samples if group(s) == key])
+        for key in sorted(keys, key=lambda key: list(WORKLOADS).index(key[0]))
     ]
 
 

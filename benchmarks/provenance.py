@@ -122,3 +122,15 @@ def git(root: Path, *arguments: str) -> str | None:
     except FileNotFoundError:
         return None
     return result.stdout.strip() if result.returncode == 0 else None
+
+
+def hardware(device: str | None) -> str:
+    """The processor's or the GPU's own name."""
+    if device in (None, "cpu"):
+        return str(cpu())
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True).stdout.splitlines()
+    except FileNotFoundError:
+        found = []
+    return f"{len(found)} x {found[0]}" if found else str(device)

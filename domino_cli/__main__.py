@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 
-from domino_cli import bench, demo, generate, inspect_checkpoint, models, up
+from domino_cli import bench, data, demo, generate, inspect_checkpoint, models, train, up
 from domino_cli.errors import CommandError
 from serving.errors import BadRequest, ServingError
 
@@ -20,6 +20,8 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "demo": (demo, "answer three prompts in AR, DFlash and Domino mode and compare"),
     "models": (models, "pull or list the models that come with this project"),
     "inspect": (inspect_checkpoint, "show what is understood of a checkpoint"),
+    "data": (data, "prepare text for training a draft"),
+    "train": (train, "train a draft, or go on with a run"),
     "bench": (bench, "measure speed on this machine"),
 }
 

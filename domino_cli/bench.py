@@ -5,9 +5,11 @@ import importlib
 
 from domino_cli.errors import CommandError
 
+NAMES = ("cpu", "acceptance", "serve", "timeline", "router")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", choices=("cpu", "acceptance"), help="which benchmark")
+    parser.add_argument("name", choices=NAMES, help="which benchmark")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="its own flags, such as --help"
     )

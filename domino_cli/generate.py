@@ -10,8 +10,13 @@ from domino_cli.ask import Answer, ask
 from domino_cli.errors import UsageError
 from domino_cli.progress import say
 from domino_cli.request_arguments import add_request_arguments, request_args
-from domino_cli.stack import Stack
-from domino_cli.stack_arguments import STACK_FLAGS, add_stack_arguments, stack_config
+from domino_cli.stack import Stack, flag
+from domino_cli.stack_arguments import (
+    STACK_FLAGS,
+    add_sampling_argument,
+    add_stack_arguments,
+    stack_config,
+)
 from domino_client import Client
 
 
@@ -25,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--logs", action="store_true", help="show the logs of started services")
     add_stack_arguments(parser)
+    add_sampling_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,10 +65,9 @@ def router(args: argparse.Namespace) -> Iterator[str]:
         with Stack(stack_config(args, show_logs=args.logs)) as stack:
             yield stack.router_address
         return
-    for name in STACK_FLAGS:
-        if getattr(args, name) is not None:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} is for services started here, not with --address")
+    given = [name for name in STACK_FLAGS if getattr(args, name) is not None]
+    for name in [*given, *(["logs"] if args.logs else [])]:
+        raise UsageError(f"{flag(name)} is for services started here, not with --address")
     yield args.address
 
 

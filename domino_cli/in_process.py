@@ -10,8 +10,10 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2, verify_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.engine import DraftEngine, Stream
+from draft_service.handshake import answer
 from draft_service.load import Loaded as LoadedDraft
 from serving.errors import ServingError
+from serving.tensors import DTYPES
 from verify_service.load import Loaded as LoadedVerify
 from verify_service.sampling import SamplingParams
 from verify_service.sequence import DraftPlan, Event, Request
@@ -23,7 +25,7 @@ class LocalDraftLink:
     alive = True
 
     def __init__(self, engine: DraftEngine, max_rows: int) -> None:
-        self.max_rows = max_rows
+        self.max_rows, self.context_id, self.late_answers = max_rows, engine.context_id, 0
         self.engine, self._stream = engine, Stream()
         self._pending: tuple[draft_pb2.StepRequest, Tensor | None] | None = None
 
@@ -43,9 +45,10 @@ class InProcess:
     """A verify engine and, with `draft`, a draft engine beside it; a context manager."""
 
     def __init__(self, verify: LoadedVerify, draft: LoadedDraft | None = None) -> None:
+        """Raises Mismatch when the two hold models that do not belong together."""
         self.engine, self._draft = verify.engine, draft
         self._names = itertools.count()
-        self.link = LocalDraftLink(draft.engine, draft.hello.max_rows) if draft else None
+        self.link = _connect(verify, draft) if draft else None
 
     def __enter__(self) -> Self:
         self.engine.start()
@@ -88,6 +91,12 @@ class InProcess:
         assert self._draft is not None and self.link is not None, "drafting needs a draft"
         ticket = self._draft.engine.reserve(mode, positions)
         return DraftPlan(link=self.link, ticket=ticket, mode=mode, draft_tokens=tokens)
+
+
+def _connect(verify: LoadedVerify, draft: LoadedDraft) -> LocalDraftLink:
+    target = verify.hello.target
+    hello = answer(draft, verify.hello, target.hidden_size, DTYPES[target.dtype])
+    return LocalDraftLink(draft.engine, hello.max_rows)
 
 
 def collect(events: "queue.SimpleQueue[Event]") -> tuple[list[int], verify_pb2.VerifyComplete]:

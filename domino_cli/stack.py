@@ -37,6 +37,10 @@ class StackConfig:
     threads: int | None = None
     max_sequences: int | None = None
     domino_candidates: int | None = None
+    kv_tokens: int | None = None
+    timeline: Path | None = None
+    synthetic_acceptance: str | None = None
+    use_generation_config: bool | None = None
     host: str = "127.0.0.1"
     port: int = 0
     ready_timeout_s: float = 900.0
@@ -44,18 +48,34 @@ class StackConfig:
 
     def model_flags(self) -> list[str]:
         """What verify and draft have in common."""
-        values = {"device": self.device, "dtype": self.dtype, "threads": self.threads}
+        values = {
+            "device": self.device,
+            "dtype": self.dtype,
+            "threads": self.threads,
+            "kv_tokens": self.kv_tokens,
+        }
         models = {"target": self.target, "draft": self.draft}
         return flags({**models, **values, "host": self.host, "port": 0})
 
     def verify_flags(self) -> list[str]:
         return [
             *self.model_flags(),
-            *flags({"width": self.width, "max_sequences": self.max_sequences}),
+            *flags(
+                {
+                    "width": self.width,
+                    "max_sequences": self.max_sequences,
+                    "timeline": self.timeline,
+                    "benchmark": True if self.synthetic_acceptance else None,
+                    "benchmark_synthetic_acceptance": self.synthetic_acceptance,
+                }
+            ),
         ]
 
     def draft_flags(self) -> list[str]:
-        return [*self.model_flags(), *flags({"domino_candidates": self.domino_candidates})]
+        # Every running request may want a seat; the service's own default is 64.
+        seats = self.max_sequences if (self.max_sequences or 0) > 64 else None
+        own = flags({"domino_candidates": self.domino_candidates, "max_sessions": seats})
+        return [*self.model_flags(), *own]
 
     def router_flags(self, addresses: dict[str, str]) -> list[str]:
         """Flags of the router, given the other services' addresses by name."""
@@ -64,6 +84,7 @@ class StackConfig:
                 "target": self.target,
                 **addresses,
                 "mode": self.mode,
+                "use_generation_config": self.use_generation_config,
                 "host": self.host,
                 "port": self.port,
             }
@@ -71,9 +92,17 @@ class StackConfig:
 
 
 def flags(values: dict[str, object]) -> list[str]:
-    """{"max_sequences": 8, "mode": None} -> ["--max-sequences", "8"]."""
-    pairs = [(name, value) for name, value in values.items() if value is not None]
-    return [text for n, value in pairs for text in (f"--{n.replace('_', '-')}", str(value))]
+    """{"max_sequences": 8, "mode": None, "fast": True} -> ["--max-sequences", "8", "--fast"]."""
+    found: list[str] = []
+    for name, value in values.items():
+        if value is not None:
+            found += [flag(name)] if value is True else [flag(name), str(value)]
+    return found
+
+
+def flag(name: str) -> str:
+    """An option's name on the command line."""
+    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(slots=True)
@@ -132,6 +161,11 @@ class Stack:
     def wait(self) -> None:
         """Returns never: raises CommandError as soon as a service ends."""
         while True:
+            self._check(self._events.get())
+
+    def check(self) -> None:
+        """Raises CommandError when a service has ended, with its last lines."""
+        while not self._events.empty():
             self._check(self._events.get())
 
     def stop(self) -> None:

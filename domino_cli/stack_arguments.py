@@ -5,7 +5,7 @@ import argparse
 from domino_cli.errors import UsageError
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET, resolve_model
 from domino_cli.progress import say
-from domino_cli.stack import StackConfig
+from domino_cli.stack import StackConfig, flag
 from serving.contract import ModeName
 
 MODES: tuple[ModeName, ...] = ("ar", "dflash", "domino")
@@ -19,7 +19,9 @@ STACK_FLAGS = (
     "threads",
     "max_sequences",
     "domino_candidates",
+    "use_generation_config",
 )
+NEED_DRAFT = ("width", "domino_candidates")
 DTYPES = {
     "float32": "float32",
     "fp32": "float32",
@@ -51,7 +53,8 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         "--width",
         type=positive,
         metavar="N",
-        help="positions verified in a step, 1 is plain decoding (default: the draft's block size)",
+        help="positions verified in a step, 1 is plain decoding (default: the draft's block size "
+        "B; B + 1 verifies a whole block, where the draft proposes one)",
     )
     group.add_argument("--threads", type=positive, metavar="N", help="CPU threads of each model")
     group.add_argument(
@@ -59,20 +62,41 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--domino-candidates",
-        type=int,
+        type=not_negative,
         metavar="K",
         help="candidate tokens of Domino's correction, 0 for the full vocabulary",
+    )
+
+    parser.set_defaults(use_generation_config=None)
+
+
+def add_sampling_argument(parser: argparse.ArgumentParser) -> None:
+    """For commands whose requests may be sampled; comparing modes needs greedy ones."""
+    parser.add_argument(
+        "--use-generation-config",
+        action="store_true",
+        default=None,
+        help="requests that name no sampling take the target's generation_config.json's",
     )
 
 
 def positive(text: str) -> int:
     """argparse type: an integer of at least 1."""
+    return _integer(text, 1)
+
+
+def not_negative(text: str) -> int:
+    """argparse type: an integer of at least 0."""
+    return _integer(text, 0)
+
+
+def _integer(text: str, least: int) -> int:
     try:
         value = int(text)
     except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}")
     return value
 
 
@@ -89,6 +113,8 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
     draft = draft_name(target, args.draft)
     if draft is None and args.mode in ("dflash", "domino"):
         raise UsageError(f"--mode {args.mode} needs a draft: give --draft")
+    if draft is None:
+        _refuse_drafting(args)
     target_folder = resolve_model(target)
     draft_folder = None if draft is None else resolve_model(draft)
     if draft is None:
@@ -103,8 +129,17 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
         threads=args.threads,
         max_sequences=args.max_sequences,
         domino_candidates=args.domino_candidates,
+        use_generation_config=args.use_generation_config,
         show_logs=show_logs,
     )
+
+
+def _refuse_drafting(args: argparse.Namespace) -> None:
+    """What would be ignored without a draft; a width of 1 is what happens then."""
+    for name in NEED_DRAFT:
+        value = getattr(args, name)
+        if value is not None and (name, value) != ("width", 1):
+            raise UsageError(f"{flag(name)} {value} needs a draft: give --draft, or leave it out")
 
 
 def draft_name(target: str, draft: str | None) -> str | None:

@@ -5,7 +5,13 @@ from dataclasses import replace
 
 from domino_cli.progress import say
 from domino_cli.stack import Stack
-from domino_cli.stack_arguments import MODES, add_stack_arguments, port, stack_config
+from domino_cli.stack_arguments import (
+    MODES,
+    add_sampling_argument,
+    add_stack_arguments,
+    port,
+    stack_config,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--mode", choices=MODES, help="mode of requests that name none")
     add_stack_arguments(parser)
+    add_sampling_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -85,7 +85,8 @@ class ModelInfo:
     """What the router serves, its limits and defaults.
 
     draft and draft_hash are empty and block_size is 0 without a draft; default_sampling is None
-    when requests that name no temperature are greedy.
+    when requests that name no temperature are greedy. synthetic_acceptance: not empty when a
+    benchmark pretends acceptance, and answers are not the target's.
     """
 
     target: str
@@ -108,3 +109,4 @@ class ModelInfo:
     has_chat_template: bool
     max_stop_strings: int
     max_stop_chars: int
+    synthetic_acceptance: str = ""

@@ -120,4 +120,5 @@ def model_info(response: pb.GetModelInfoResponse) -> ModelInfo:
         has_chat_template=response.has_chat_template,
         max_stop_strings=response.max_stop_strings,
         max_stop_chars=response.max_stop_chars,
+        synthetic_acceptance=response.synthetic_acceptance,
     )

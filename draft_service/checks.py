@@ -31,12 +31,8 @@ def check_step(
     """The session, or Refusal."""
     if session is None:
         raise Refusal(draft_pb2.SESSION_ERROR_REASON_UNKNOWN_SESSION, "session")
-    stale = draft_pb2.SESSION_ERROR_REASON_STALE
-    if step.context_id != session.context_id:
-        raise Refusal(stale, "context_id", session.context_id, step.context_id)
-    if step.epoch < session.epoch:
-        raise Refusal(stale, "epoch", session.epoch, step.epoch)
-    if step.epoch == session.epoch and step.step < session.step:
+    if step.step < session.step:
+        stale = draft_pb2.SESSION_ERROR_REASON_STALE
         raise Refusal(stale, "step", session.step, step.step)
     if step.rows_start != session.kv_len:
         gap = draft_pb2.SESSION_ERROR_REASON_CONTEXT_GAP

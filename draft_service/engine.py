@@ -3,6 +3,7 @@
 Called by draft_service.servicer with one message per engine step of a verify service.
 """
 
+import secrets
 import threading
 import time
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from draft_service.rollout import DFlashSampler, DominoSampler
 from draft_service.seats import Seats, Session
 from serving.contract import mode_name
 from serving.errors import BadRequest
+
+CONTEXT_BITS = 63  # a session's error names it as an int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class DraftEngine:
         if samplers[1]:
             self._samplers[spec.MODE_DOMINO] = samplers[1]
         self._lock = threading.Lock()
+        self.context_id = secrets.randbits(CONTEXT_BITS)  # of this process and these weights
 
     def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
         """A ticket for one session; raises BadRequest (mode it cannot run) or Overloaded (full)."""
@@ -65,6 +69,10 @@ class DraftEngine:
         config = self._model.config
         positions = min(max_positions + config.block_size, config.max_context)
         return self._seats.reserve(mode, positions)
+
+    def release(self, ticket: str) -> bool:
+        """Gives a reserved seat back; False when there is none to give back."""
+        return self._seats.release(ticket)
 
     def step(
         self, stream: Stream, request: draft_pb2.StepRequest, rows: Tensor | None
@@ -79,7 +87,7 @@ class DraftEngine:
             response = draft_pb2.StepResponse(sequence_number=request.sequence_number)
             response.timings.queue_ns = time.monotonic_ns() - asked
             self._open(stream, request, response)
-            work = self._admit(stream, request, response)
+            work = self._admit(stream, request, rows, response)
             self._append(work, rows, response.timings)
             self._draft(work, response)
             for number in request.closes:
@@ -105,23 +113,34 @@ class DraftEngine:
         self, stream: Stream, request: draft_pb2.StepRequest, response: draft_pb2.StepResponse
     ) -> None:
         for opening in request.opens:
-            session = self._seats.open(opening.ticket)
-            if session is None:
-                refused = Refusal(draft_pb2.SESSION_ERROR_REASON_TICKET, "ticket")
-            elif opening.session in stream.sessions or opening.mode != session.mode:
-                self._seats.close(session)
-                refused = Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "session or mode")
-            else:
-                session.context_id = opening.context_id
-                stream.sessions[opening.session] = session
-                continue
-            response.results.add(session=opening.session, error=refused.message())
+            try:
+                stream.sessions[opening.session] = self._opened(stream, opening)
+            except Refusal as refused:
+                response.results.add(session=opening.session, error=refused.message())
+
+    def _opened(self, stream: Stream, opening: draft_pb2.SessionOpen) -> Session:
+        if opening.context_id != self.context_id:
+            stale = draft_pb2.SESSION_ERROR_REASON_STALE
+            actual = opening.context_id % (1 << CONTEXT_BITS)
+            raise Refusal(stale, "context_id", self.context_id, actual)
+        session = self._seats.open(opening.ticket)
+        if session is None:
+            raise Refusal(draft_pb2.SESSION_ERROR_REASON_TICKET, "ticket")
+        if opening.session in stream.sessions or opening.mode != session.mode:
+            self._seats.close(session)
+            raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "session or mode")
+        return session
 
     def _admit(
-        self, stream: Stream, request: draft_pb2.StepRequest, response: draft_pb2.StepResponse
+        self,
+        stream: Stream,
+        request: draft_pb2.StepRequest,
+        all_rows: Tensor | None,
+        response: draft_pb2.StepResponse,
     ) -> list[Work]:
         """Steps that pass their checks; the others are answered at once."""
         work: list[Work] = []
+        usable = [] if all_rows is None else all_rows.isfinite().all(-1).tolist()
         taken: set[int] = set()
         first = 0
         for step in request.steps:
@@ -134,11 +153,13 @@ class DraftEngine:
             try:
                 if step.session in taken:
                     raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "session")
+                if not all(usable[rows]):  # NaN in a page would reach the page's next session
+                    raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "rows")
                 taken.add(step.session)
                 work.append(Work(step, check_step(session, step, self._model.config), rows))
             except Refusal as refused:
                 result = response.results.add(session=step.session, error=refused.message())
-                result.epoch, result.step = step.epoch, step.step
+                result.step = step.step
         return work
 
     def _append(

@@ -14,12 +14,15 @@ from draft_service.engine import DraftEngine
 from draft_service.model import DraftModel
 from draft_service.rollout import make_samplers
 from draft_service.seats import Seats
+from draft_service.self_test import reference_rows
 from draft_service.tables import read_tables
 from serving.contract import CONTRACT_VERSION
 from serving.device import open_device, sized_by
 from serving.draft_format import open_draft
 from serving.fingerprint import draft_fingerprint, target_fingerprint
+from serving.options import OptionError
 from serving.plan import log_plan
+from serving.self_test import self_test_block
 from serving.target_config import open_target
 from serving.tensors import DTYPES
 
@@ -28,11 +31,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """An engine, the target it belongs to, and what it answers to a handshake."""
+    """An engine, the target it belongs to, and what it answers to a handshake.
+
+    self_test: the rows [n, hidden] it expects of a verify service, float32.
+    """
 
     engine: DraftEngine
     target: verify_pb2.TargetFingerprint
     hello: draft_pb2.HandshakeResponse
+    self_test: torch.Tensor
 
 
 def load(config: DraftServiceConfig) -> Loaded:
@@ -43,6 +50,9 @@ def load(config: DraftServiceConfig) -> Loaded:
     target, target_config = open_target(config.target)
     checkpoint, draft_config = open_draft(config.draft, target_config, tokenizer=config.target)
     log_plan(log, "draft", checkpoint.name, draft_config)
+    if config.domino_candidates and draft_config.domino is None:
+        remedy = "needs a draft with a Domino head; leave it out for this one"
+        raise OptionError("domino_candidates", config.domino_candidates, remedy)
     tables = read_tables(
         draft_config, checkpoint, target_config, target, dtype=dtype, device=device
     )
@@ -57,6 +67,7 @@ def load(config: DraftServiceConfig) -> Loaded:
     samplers = make_samplers(draft_config, checkpoint, tables, config.domino_candidates)
     with sized_by("kv_tokens", config.kv_tokens):
         kv = model.new_kv(pages, config.page_size)
+    block = self_test_block(target, target_config, len(draft_config.target_layer_ids))
     seats = Seats(
         pages=pages,
         page_size=config.page_size,
@@ -76,5 +87,7 @@ def load(config: DraftServiceConfig) -> Loaded:
             incarnation=uuid.uuid4().hex,
             max_sessions=config.max_sessions,
             max_rows=config.max_rows,
+            context_id=engine.context_id,
         ),
+        self_test=reference_rows(draft_config, checkpoint, block),
     )

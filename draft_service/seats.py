@@ -19,8 +19,6 @@ class Session:
     mode: spec.Mode.ValueType
     pages: list[int]
     max_positions: int
-    context_id: int = 0
-    epoch: int = 0
     step: int = 0
     kv_len: int = 0
     last_result: draft_pb2.SessionResult = field(default_factory=draft_pb2.SessionResult)
@@ -28,15 +26,13 @@ class Session:
     def answers_again(self, step: draft_pb2.SessionStep) -> bool:
         """Whether this very step was answered already; a repeated message gets the same answer."""
         last = self.last_result
-        same = (step.context_id, step.epoch, step.step) == (self.context_id, last.epoch, last.step)
-        return last.HasField("proposals") and same
+        return last.HasField("proposals") and step.step == last.step
 
     def remember(self, step: draft_pb2.SessionStep) -> None:
         """Notes a step whose rows are appended, with an answer that has no proposals yet."""
-        self.epoch, self.step = step.epoch, step.step
+        self.step = step.step
         self.last_result = draft_pb2.SessionResult(
             session=step.session,
-            epoch=step.epoch,
             step=step.step,
             proposals=draft_pb2.Proposals(draft_kv_len=self.kv_len),
         )
@@ -89,6 +85,14 @@ class Seats:
                 return None
             self.num_open += 1
             return deadline_and_session[1]
+
+    def release(self, ticket: str) -> bool:
+        """Frees a reserved seat; False when it was opened, has expired or never was."""
+        with self._lock:
+            deadline_and_session = self._reserved.pop(ticket, None)
+            if deadline_and_session:
+                self.allocator.release(deadline_and_session[1].pages)
+            return deadline_and_session is not None
 
     def close(self, session: Session) -> None:
         """Frees an open seat."""

@@ -1,5 +1,6 @@
 """DraftService over gRPC: handshake, seats, and the stream of steps; the next hop is the engine."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,13 +10,14 @@ import torch
 
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc
 from draft_service.engine import Stream
+from draft_service.handshake import answer
 from draft_service.load import Loaded
 from serving.compute_thread import ComputeThread
-from serving.contract import CONTRACT_VERSION
-from serving.errors import ContractMismatch, Draining
-from serving.fingerprint import require_equal
+from serving.errors import Draining
 from serving.guard import guard
 from serving.tensors import from_message
+
+log = logging.getLogger(__name__)
 
 
 class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
@@ -42,11 +44,12 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     ) -> draft_pb2.HandshakeResponse:
         with guard(context):
             self._check_open()
-            if request.contract_version != CONTRACT_VERSION:
-                raise ContractMismatch(CONTRACT_VERSION, request.contract_version)
-            require_equal("target", self._loaded.target, request.target)
-            require_equal("draft", self._loaded.hello.draft, request.draft)
-            return self._loaded.hello
+            if request.synthetic_acceptance:
+                log.warning(
+                    "SYNTHETIC ACCEPTANCE %s: a benchmark's verify service",
+                    request.synthetic_acceptance,
+                )
+            return answer(self._loaded, request, self._hidden, self._dtype)
 
     def ReserveSeat(
         self, request: draft_pb2.ReserveSeatRequest, context: grpc.ServicerContext
@@ -55,6 +58,12 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             self._check_open()
             ticket = self._engine.reserve(request.mode, request.max_positions)
             return draft_pb2.ReserveSeatResponse(ticket=ticket, ttl_ms=self._ttl_ms)
+
+    def ReleaseSeat(
+        self, request: draft_pb2.ReleaseSeatRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.ReleaseSeatResponse:
+        released = self._engine.release(request.ticket)
+        return draft_pb2.ReleaseSeatResponse(released=released)
 
     def Step(
         self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext

@@ -34,7 +34,7 @@ class ChatTemplate:
                 add_generation_prompt=True,
                 **self._special_tokens,
             )
-        except jinja2.TemplateError as error:
+        except Exception as error:  # a template runs code of its own: TypeError, OverflowError...
             raise BadRequest("chat", f"the target's chat template refuses it: {error}") from error
 
 

@@ -11,6 +11,7 @@ from router.stop_strings import MAX_CHARS, MAX_STRINGS
 from router.tokenizer import Tokenizer
 from serving.contract import MODES, mode_name
 from serving.errors import Mismatch, StartError
+from serving.fingerprint import tokenizer_hash
 
 _log = logging.getLogger(__name__)
 
@@ -19,15 +20,20 @@ def served_model(
     target: verify_pb2.GetTargetResponse, tokenizer: Tokenizer, config: RouterConfig
 ) -> pb.GetModelInfoResponse:
     """Limits and defaults of requests; raises when tokenizer or mode do not fit the target."""
-    if tokenizer.num_ids > target.target.vocab_size:
-        expected = f"at most {target.target.vocab_size} ids, as {target.target.name} has"
-        raise Mismatch(f"tokenizer of {config.target}", expected, tokenizer.num_ids)
+    _check_tokenizer(target.target, tokenizer, config)
     modes = _modes(target, config)
     default = MODES[config.mode] if config.mode else modes[-1]
     if default not in modes:
         names = ", ".join(map(mode_name, modes))
         raise StartError(f"mode {mode_name(default)}: the loaded models can run {names} only")
+    if target.synthetic_acceptance:
+        _log.warning(
+            "SYNTHETIC ACCEPTANCE %s at %s: benchmark only, answers are NOT the target's",
+            target.synthetic_acceptance,
+            config.verify,
+        )
     speculative = len(modes) > 1
+    default_tokens = target.default_draft_tokens
     draft = target.draft if speculative else verify_pb2.DraftFingerprint()
     return pb.GetModelInfoResponse(
         target=target.target.name,
@@ -37,8 +43,9 @@ def served_model(
         eos_token_ids=target.eos_token_ids,
         modes=modes,
         default_mode=default,
-        max_draft_tokens=draft.block_size - 1 if speculative else 0,
-        default_draft_tokens=target.default_draft_tokens if speculative else 0,
+        # A whole block of B proposals ("b16+1") is for services started with a width of B + 1.
+        max_draft_tokens=max(draft.block_size - 1, default_tokens) if speculative else 0,
+        default_draft_tokens=default_tokens if speculative else 0,
         block_size=draft.block_size,
         dtype=target.target.dtype,
         target_hash=target.target.content_hash,
@@ -50,7 +57,21 @@ def served_model(
         has_chat_template=tokenizer.has_chat_template,
         max_stop_strings=MAX_STRINGS,
         max_stop_chars=MAX_CHARS,
+        synthetic_acceptance=target.synthetic_acceptance,
     )
+
+
+def _check_tokenizer(
+    target: verify_pb2.TargetFingerprint, tokenizer: Tokenizer, config: RouterConfig
+) -> None:
+    """Ids of another tokenizer are valid input, and the answer is nonsense: refused at start."""
+    field, remedy = f"tokenizer of {config.target}", "give the verify service's --target"
+    if tokenizer.num_ids > target.vocab_size:
+        expected = f"at most {target.vocab_size} ids, as {target.name} has"
+        raise Mismatch(field, expected, tokenizer.num_ids, remedy)
+    own = tokenizer_hash(config.target)
+    if target.tokenizer_hash and own != target.tokenizer_hash:
+        raise Mismatch(field, target.tokenizer_hash, own, remedy)
 
 
 def _modes(target: verify_pb2.GetTargetResponse, config: RouterConfig) -> list[spec.Mode.ValueType]:

@@ -51,6 +51,10 @@ class Tokenizer:
         """Ids of a plain prompt, with what the tokenizer itself puts around it."""
         return self._model.encode(text).ids
 
+    def encode_continuation(self, text: str) -> list[int]:
+        """Ids of a text that stands behind others: nothing is put around it."""
+        return self._model.encode(text, add_special_tokens=False).ids
+
     def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Ids of a conversation up to the assistant's turn."""
         if self._chat is None:

@@ -66,8 +66,8 @@ class Mismatch(ServingError):
     reason = "MODEL_MISMATCH"
     fields = ("field", "expected", "actual")
 
-    def __init__(self, field: str, expected: object, actual: object) -> None:
-        super().__init__(f"{field}: expected {expected}, got {actual}")
+    def __init__(self, field: str, expected: object, actual: object, remedy: str) -> None:
+        super().__init__(f"{field}: expected {expected}, got {actual}; {remedy}")
         self.field, self.expected, self.actual = field, str(expected), str(actual)
 
 

@@ -1,6 +1,8 @@
 """Identities of models, exchanged in handshakes so that services never pair by mistake."""
 
-from typing import TypeVar
+import hashlib
+from pathlib import Path
+from typing import Final, TypeVar
 
 from domino_serve.v1 import verify_pb2
 from serving.checkpoint import Checkpoint
@@ -10,7 +12,10 @@ from serving.target_config import TargetConfig
 
 Fingerprint = TypeVar("Fingerprint", verify_pb2.TargetFingerprint, verify_pb2.DraftFingerprint)
 
-NAME_FIELD = "name"  # for messages; two copies of a model may differ in it
+SAME_MODELS: Final = "start both services with the same --target, --draft and --dtype"
+# In these two copies of a model may differ: names are for messages, and the draft service needs
+# no tokenizer beside the weights.
+NOT_COMPARED: Final = ("name", "tokenizer_hash")
 
 
 def target_fingerprint(
@@ -24,7 +29,14 @@ def target_fingerprint(
         hidden_size=config.hidden_size,
         num_layers=config.num_layers,
         dtype=dtype,
+        tokenizer_hash=tokenizer_hash(checkpoint.path),
     )
+
+
+def tokenizer_hash(folder: Path) -> str:
+    """sha256 of a folder's tokenizer.json; empty when it has none."""
+    file = folder / "tokenizer.json"
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 def draft_fingerprint(checkpoint: Checkpoint, config: DraftConfig) -> verify_pb2.DraftFingerprint:
@@ -45,5 +57,5 @@ def require_equal(role: str, expected: Fingerprint, actual: Fingerprint) -> None
     """Raises Mismatch naming the first field that differs."""
     for field in expected.DESCRIPTOR.fields:
         mine, theirs = getattr(expected, field.name), getattr(actual, field.name)
-        if field.name != NAME_FIELD and mine != theirs:
-            raise Mismatch(f"{role}.{field.name}", mine, theirs)
+        if field.name not in NOT_COMPARED and mine != theirs:
+            raise Mismatch(f"{role}.{field.name}", mine, theirs, SAME_MODELS)

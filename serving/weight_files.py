@@ -14,6 +14,7 @@ from serving.json_file import read_json_object
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+SELF_TEST_FILE = "self_test.safetensors"  # of a draft, no weights: verify_service.recorded_test
 OTHER_FORMATS = ("*.bin", "*.pt", "*.pth", "*.gguf")
 
 
@@ -52,7 +53,9 @@ def weight_files(folder: Path) -> list[Path]:
                 f"{folder}: has {SINGLE_FILE} and {INDEX_FILE} for other files; remove one of them"
             )
         return [folder / name for name in sorted(set(_weight_map(index).values()))]
-    return [single] if single.exists() else sorted(folder.glob("*.safetensors"))
+    if single.exists():
+        return [single]
+    return sorted(f for f in folder.glob("*.safetensors") if f.name != SELF_TEST_FILE)
 
 
 def check_index(folder: Path, found: Mapping[str, StoredTensor]) -> None:

@@ -42,6 +42,7 @@ class OracleLink:
     """
 
     alive = True
+    context_id, late_answers = 0, 0
 
     def __init__(self, right: Mapping[str, Sequence[int]], vocab: int, seed: int) -> None:
         """right: ticket -> prompt and right continuation."""
@@ -64,7 +65,7 @@ class OracleLink:
         for step in self._request.steps:
             assert step.rows_start == self._kv_len[step.session], "rows are contiguous"
             self._kv_len[step.session] += step.num_rows
-            result = answer.results.add(session=step.session, epoch=step.epoch, step=step.step)
+            result = answer.results.add(session=step.session, step=step.step)
             result.proposals.draft_kv_len = self._kv_len[step.session]
             if step.HasField("current"):
                 result.proposals.ids.extend(self._propose(step))

@@ -31,7 +31,7 @@ def main() -> int:
 
     compute = ComputeThread("verify-engine")
     loaded = compute.run(lambda: load(config))
-    links = DraftLinks(loaded.info.target, loaded.info.draft, config.draft_timeout_s)
+    links = DraftLinks(loaded.hello)
     servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
     loaded.engine.start(on_failure=server.fail, compute=compute)
@@ -39,6 +39,8 @@ def main() -> int:
     server.ready()
     code = server.wait()
     loaded.engine.stop()
+    if config.timeline:
+        loaded.engine.timeline.write(config.timeline)
     links.close()
     return code
 

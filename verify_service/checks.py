@@ -27,7 +27,7 @@ def check_generate(
         raise BadRequest(
             "max_tokens",
             f"a prompt of {len(request.prompt_ids)} tokens and max_tokens {request.max_tokens} "
-            f"exceed the context of {info.max_context}",
+            f"exceed the {info.max_context} positions of the context, or --kv-tokens",
         )
     if not 0 <= request.min_tokens <= request.max_tokens:
         message = f"{request.min_tokens} is not in [0, {request.max_tokens}], which is max_tokens"
@@ -48,7 +48,8 @@ def check_score(request: verify_pb2.ScoreRequest, info: verify_pb2.GetTargetResp
             raise BadRequest(name, f"{count} ids, {MAX_BLOCK_IDS} at most")
         _check_ids(name, block.ids, info)
         if len(request.prompt_ids) + count > info.max_context:
-            raise BadRequest(name, f"ends beyond the context of {info.max_context}")
+            message = f"ends beyond the {info.max_context} positions of the context, or --kv-tokens"
+            raise BadRequest(name, message)
     sampling_params(request.sampling)
 
 

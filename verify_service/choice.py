@@ -11,17 +11,34 @@ from verify_service.scheduler import Work
 from verify_service.sequence import Chosen
 
 
-def choose(logits: Tensor, work: Seq[Work]) -> list[Chosen]:
-    """logits [sum of choices, vocab] in order of `work`; overwrites those of masked ids."""
+def choose(logits: Tensor, work: Seq[Work], last: Tensor) -> list[Chosen]:
+    """logits [sum of choices, vocab] in order of `work`; overwrites those of masked ids.
+
+    last [items, hidden]: the hidden state of each item's last position, which is no number as soon
+    as any position before it is none.
+    """
     rows, first = [], 0
     for item in work:
         rows.append(slice(first, first + item.choices))
         first += item.choices
         _mask_stop_ids(logits[rows[-1]], item)
     best = argmax(logits)
-    _draw(best, logits, work, rows)
+    usable = _usable(logits, best, last, rows)
+    parts = list(zip(work, rows, usable, strict=True))
+    _draw(best, logits, [(item, own) for item, own, good in parts if good])
     ids: list[int] = best.tolist()
-    return [_chosen(item, ids[own], logits[own]) for item, own in zip(work, rows, strict=True)]
+    return [
+        _chosen(item, ids[own], logits[own]) if good else Chosen(ids=[], usable=False)
+        for item, own, good in parts
+    ]
+
+
+def _usable(logits: Tensor, best: Tensor, last: Tensor, rows: Seq[slice]) -> list[bool]:
+    """Per item, whether it has numbers to choose by; the argmax of a row with a NaN is -1."""
+    top = logits.gather(-1, best.clamp(min=0)[:, None])[:, 0]
+    tops: list[bool] = (top.isfinite() & (best >= 0)).tolist()
+    states: list[bool] = last.isfinite().all(-1).tolist()
+    return [state and all(tops[own]) for state, own in zip(states, rows, strict=True)]
 
 
 def _mask_stop_ids(logits: Tensor, item: Work) -> None:
@@ -32,12 +49,12 @@ def _mask_stop_ids(logits: Tensor, item: Work) -> None:
         logits[:missing, sorted(request.stop_ids)] = -torch.inf
 
 
-def _draw(best: Tensor, logits: Tensor, work: Seq[Work], rows: Seq[slice]) -> None:
+def _draw(best: Tensor, logits: Tensor, parts: Seq[tuple[Work, slice]]) -> None:
     """Replaces the argmax in the rows of sequences that sample."""
     drawn: list[int] = []
     params: list[SamplingParams] = []
     positions: list[int] = []
-    for item, own in zip(work, rows, strict=True):
+    for item, own in parts:
         if sampling := item.sequence.request.sampling:
             end = item.start + len(item.ids) + 1
             drawn += range(own.start, own.stop)

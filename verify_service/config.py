@@ -1,5 +1,6 @@
 """Options of the verify service."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,21 +27,47 @@ class VerifyConfig:
     )
     max_sequences: int = field(32, help="sequences that run at once")
     max_waiting: int = field(64, help="requests that wait at most; more are refused")
-    kv_tokens: int = field(16384, help="positions of KV cache, shared by all sequences")
+    kv_tokens: int = field(
+        16384, help="positions of KV cache, shared by all sequences; 0 takes what a GPU has free"
+    )
     page_size: int = field(256, help="positions of a KV page")
     prefill_tokens: int = field(256, help="prompt positions run in one step")
-    draft_timeout_s: float = field(10.0, help="longest wait for a draft before going on without")
+    draft_step_s: float = field(
+        1.0, help="longest wait for a draft in a step; then it goes on without, until the answer"
+    )
+    timeline: Path | None = field(
+        None, help="file for the times of each step, written at the end (bench timeline reads it)"
+    )
+    benchmark: bool = field(False, help="allows the benchmark-... options; not for serving")
+    benchmark_synthetic_acceptance: str | None = field(
+        None,
+        help="acceptance that is pretended: a mean length such as 6.5, or a rate a position; "
+        "answers are not the target's then",
+    )
+    draft_timeout_s: float = field(10.0, help="a draft that owes an answer so long is given up")
     grace_s: float = field(30.0, help="time running requests get after SIGTERM")
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise OptionError("port", self.port, "must be in 0..65535")
-        for name in ("max_sequences", "kv_tokens", "page_size", "prefill_tokens"):
+        if self.kv_tokens < (0 if self.device.startswith("cuda") else 1):
+            raise OptionError("kv_tokens", self.kv_tokens, "must be at least 1, or 0 on a GPU")
+        for name in ("max_sequences", "page_size", "prefill_tokens"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")
         for name in ("threads", "width", "max_waiting"):
             if getattr(self, name) < 0:
                 raise OptionError(name, getattr(self, name), "must not be negative")
-        for name in ("draft_timeout_s", "grace_s"):
+        if self.benchmark_synthetic_acceptance is not None and not self.benchmark:
+            raise OptionError(
+                "benchmark_synthetic_acceptance",
+                self.benchmark_synthetic_acceptance,
+                "is for benchmarks only: answers are not the target's; add --benchmark",
+            )
+        if self.timeline and not os.access(self.timeline.absolute().parent, os.W_OK):
+            raise OptionError("timeline", str(self.timeline), "cannot be written; name a folder")
+        for name in ("draft_step_s", "draft_timeout_s", "grace_s"):
             if not getattr(self, name) > 0:
                 raise OptionError(name, getattr(self, name), "must be above 0")
+        if self.width > 1 and self.draft is None:
+            raise OptionError("width", self.width, "needs a draft: give --draft, or no --width")

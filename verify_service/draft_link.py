@@ -7,9 +7,8 @@ from typing import Protocol
 import grpc
 from torch import Tensor
 
-from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc
 from serving.channel import channel
-from serving.contract import CONTRACT_VERSION
 from serving.errors import (
     ContractMismatch,
     DraftUnavailable,
@@ -26,6 +25,8 @@ class DraftLink(Protocol):
     """Sends steps to a draft and receives its answers, strictly in turn."""
 
     max_rows: int
+    context_id: int  # what sessions are opened with, from the handshake
+    late_answers: int  # counted by verify_service.drafting
 
     @property
     def alive(self) -> bool:
@@ -36,8 +37,11 @@ class DraftLink(Protocol):
         """Starts one exchange; rows [n, hidden] belong to the request's steps in order."""
         ...
 
-    def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
-        """The answer to the last `send`; raises DraftUnavailable, after which the link is dead."""
+    def receive(self, timeout_s: float) -> draft_pb2.StepResponse | None:
+        """The answer to the last `send`; None when it is not there in time and may still come.
+
+        Raises DraftUnavailable, after which the link is dead.
+        """
         ...
 
     def close(self) -> None:
@@ -48,27 +52,19 @@ class DraftLink(Protocol):
 class GrpcDraftLink:
     """DraftService.Step over gRPC, rows inline."""
 
-    def __init__(
-        self,
-        address: str,
-        target: verify_pb2.TargetFingerprint,
-        draft: verify_pb2.DraftFingerprint,
-        timeout_s: float,
-    ) -> None:
+    def __init__(self, address: str, hello: draft_pb2.HandshakeRequest, timeout_s: float) -> None:
         """Connects; raises Mismatch, ContractMismatch (not one of ours) or DraftUnavailable."""
         self._peer, self.alive = f"draft service {address}", True
         self._channel = channel(address)
         stub = draft_pb2_grpc.DraftServiceStub(self._channel)
-        hello = draft_pb2.HandshakeRequest(
-            contract_version=CONTRACT_VERSION, target=target, draft=draft
-        )
         try:
             answer = stub.Handshake(hello, timeout=timeout_s)
         except grpc.RpcError as error:
             self._channel.close()
             raise self._refusal(error) from None
-        row_bytes = target.hidden_size * DTYPES[target.dtype].itemsize
+        row_bytes = hello.target.hidden_size * DTYPES[hello.target.dtype].itemsize
         self.max_rows = min(int(answer.max_rows), MAX_ROW_BYTES // row_bytes)
+        self.context_id, self.late_answers = answer.context_id, 0
         self._outgoing: queue.SimpleQueue[draft_pb2.StepRequest | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[draft_pb2.StepResponse | str] = queue.SimpleQueue()
         self._stream = stub.Step(iter(self._outgoing.get, None))
@@ -82,11 +78,11 @@ class GrpcDraftLink:
             request.rows.CopyFrom(to_message(rows))
         self._outgoing.put(request)
 
-    def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
+    def receive(self, timeout_s: float) -> draft_pb2.StepResponse | None:
         answer = self._next(timeout_s)
-        while answer.sequence_number < self._sent:  # its exchange was cut short by a failed step
+        while answer and answer.sequence_number < self._sent:  # to a message nobody waited for
             answer = self._next(timeout_s)
-        if answer.sequence_number > self._sent:
+        if answer and answer.sequence_number > self._sent:
             raise self._lost(f"answered message {answer.sequence_number} of {self._sent}")
         return answer
 
@@ -96,11 +92,11 @@ class GrpcDraftLink:
         self._stream.cancel()
         self._channel.close()
 
-    def _next(self, timeout_s: float) -> draft_pb2.StepResponse:
+    def _next(self, timeout_s: float) -> draft_pb2.StepResponse | None:
         try:
             answer = self._incoming.get(timeout=timeout_s)
         except queue.Empty:
-            answer = f"no answer within {timeout_s:g} s"
+            return None
         if isinstance(answer, str):
             raise self._lost(answer)
         return answer

@@ -4,10 +4,11 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from domino_serve.v1 import verify_pb2
+from domino_serve.v1 import draft_pb2
 from serving.errors import DraftUnavailable
 from verify_service.draft_link import DraftLink, GrpcDraftLink
 
+CONNECT_S = 2.0  # what a request waits for a draft service before it runs plain
 RETRY_S = 1.0  # between attempts, so that requests do not queue for a draft that is away
 
 
@@ -21,13 +22,9 @@ class _Place:
 class DraftLinks:
     """Links by address; safe from any thread."""
 
-    def __init__(
-        self,
-        target: verify_pb2.TargetFingerprint,
-        draft: verify_pb2.DraftFingerprint,
-        timeout_s: float,
-    ) -> None:
-        self._target, self._draft, self._timeout_s = target, draft, timeout_s
+    def __init__(self, hello: draft_pb2.HandshakeRequest, timeout_s: float = CONNECT_S) -> None:
+        """`hello` goes to every draft service first."""
+        self._hello, self._timeout_s = hello, timeout_s
         self._places: dict[str, _Place] = {}
         self._lock = threading.Lock()
 
@@ -56,7 +53,7 @@ class DraftLinks:
         if time.monotonic() < place.retry_at:
             raise DraftUnavailable(f"draft service {address}", "was away a moment ago")
         try:
-            return GrpcDraftLink(address, self._target, self._draft, self._timeout_s)
+            return GrpcDraftLink(address, self._hello, self._timeout_s)
         except DraftUnavailable:
             place.retry_at = time.monotonic() + RETRY_S
             raise

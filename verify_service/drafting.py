@@ -9,7 +9,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -42,14 +42,44 @@ class _Asked:
         )
 
 
-class Drafting:
-    """Draft sessions of all sequences; one exchange per link and step."""
+@dataclass(slots=True)
+class _Exchange:
+    """A message that its draft has not answered yet; `misses` steps have gone on without."""
 
-    def __init__(self, rows_of: RowsOf, vocab_size: int, timeout_s: float) -> None:
-        self._rows_of, self._vocab_size, self._timeout_s = rows_of, vocab_size, timeout_s
+    asked: dict[int, _Asked]
+    awaited: bool
+    sent_at: float = field(default_factory=time.monotonic)
+    misses: int = 0
+
+    def is_late(self, step_s: float) -> bool:
+        """Whether it took longer than a step may wait, or than a step where none waited."""
+        allowed = 0 if self.awaited else 1
+        return self.misses > allowed and time.monotonic() - self.sent_at > step_s
+
+
+class Drafting:
+    """Draft sessions of all sequences; at most one exchange per link and step.
+
+    A draft that does not answer within `step_s` is sent nothing more, and its sequences decode
+    plainly, until the answer is there: its proposals are for an old prefix then and dropped. From
+    then on no step waits for it, until it answers in time again. One that owes an answer for
+    `timeout_s` is given up.
+    """
+
+    def __init__(
+        self, rows_of: RowsOf, vocab_size: int, *, step_s: float, timeout_s: float
+    ) -> None:
+        self._rows_of, self._vocab_size = rows_of, vocab_size
+        self._step_s, self._timeout_s = min(step_s, timeout_s), timeout_s
         self._sessions = itertools.count(1)
         self._closing: dict[DraftLink, list[int]] = defaultdict(list)
-        self._asked: dict[DraftLink, dict[int, _Asked]] = {}
+        self._exchanges: dict[DraftLink, _Exchange] = {}
+        self._slow: set[DraftLink] = set()
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether answers are outstanding; `receive` looks for them."""
+        return bool(self._exchanges)
 
     def begin(self, sequence: Sequence) -> None:
         """Gives a new sequence its draft session, if it is to be drafted for."""
@@ -75,28 +105,60 @@ class Drafting:
             if sequence.draft:
                 by_link.setdefault(sequence.draft.plan.link, []).append(sequence)
         for link, members in by_link.items():
-            closes = self._closing.pop(link, [])
-            if link.alive:
-                self._send_one(link, members, closes)
-            else:
+            if not link.alive:
+                self._closing.pop(link, None)
                 _lose(members, "its stream ended")
+            elif link not in self._exchanges:
+                self._send_one(link, members, self._closing.pop(link, []))
 
-    def receive(self) -> None:
-        """Waits for every draft asked by `send`; sets the proposals that arrive."""
-        pending, self._asked = self._asked, {}
-        for link, asked in pending.items():
+    def receive(self) -> list[draft_pb2.DraftTimings]:
+        """Waits for every draft asked by `send`; sets the proposals that arrive in time.
+
+        The answers' timings: where each draft's time went.
+        """
+        timings: list[draft_pb2.DraftTimings] = []
+        for link, exchange in list(self._exchanges.items()):
             began = time.monotonic_ns()
             try:
-                answer = link.receive(self._timeout_s)
+                wait = exchange.awaited and not exchange.misses
+                answer = link.receive(self._step_s if wait else 0)
             except DraftUnavailable as error:
-                _lose([item.sequence for item in asked.values()], str(error))
+                self._give_up(link, str(error))
                 continue
             waited = time.monotonic_ns() - began
-            for item in asked.values():
+            for item in exchange.asked.values():
                 item.sequence.timings.draft_ns += waited
-            for result in answer.results:
-                if item_asked := asked.get(result.session):
-                    self._take(item_asked, result)
+            if answer is None:
+                self._go_on_without(link, exchange)
+            else:
+                self._take_all(link, answer)
+                timings.append(answer.timings)
+        return timings
+
+    def _go_on_without(self, link: DraftLink, exchange: _Exchange) -> None:
+        if exchange.awaited and not exchange.misses:
+            log.warning(
+                "a draft did not answer within %g s; plain steps until it does", self._step_s
+            )
+        exchange.misses += 1
+        if time.monotonic() - exchange.sent_at >= self._timeout_s:
+            link.close()
+            self._give_up(link, f"no answer within {self._timeout_s:g} s")
+
+    def _give_up(self, link: DraftLink, reason: str) -> None:
+        self._slow.discard(link)
+        _lose([item.sequence for item in self._exchanges.pop(link).asked.values()], reason)
+
+    def _take_all(self, link: DraftLink, answer: draft_pb2.StepResponse) -> None:
+        exchange = self._exchanges.pop(link)
+        late = exchange.is_late(self._step_s)
+        link.late_answers += late
+        (self._slow.add if late else self._slow.discard)(link)
+        for result in answer.results:
+            if asked := exchange.asked.get(result.session):
+                self._take(asked, result)
+                if exchange.misses:
+                    asked.sequence.proposals = []
 
     def _send_one(self, link: DraftLink, members: list[Sequence], closes: list[int]) -> None:
         request = draft_pb2.StepRequest(closes=closes)
@@ -112,7 +174,10 @@ class Drafting:
             if not draft.opened:
                 draft.opened = True
                 request.opens.add(
-                    session=draft.session, ticket=draft.plan.ticket, mode=draft.plan.mode
+                    session=draft.session,
+                    ticket=draft.plan.ticket,
+                    mode=draft.plan.mode,
+                    context_id=link.context_id,
                 )
             request.steps.append(step)
             asked[draft.session] = _Asked(sequence, step)
@@ -120,8 +185,8 @@ class Drafting:
                 rows.append(self._rows_of(sequence, draft.kv_len, draft.kv_len + step.num_rows))
             budget -= step.num_rows
         if asked or closes:
-            self._asked[link] = asked
             link.send(request, torch.cat(rows) if rows else None)
+            self._exchanges[link] = _Exchange(asked, awaited=link not in self._slow)
 
     def _take(self, asked: _Asked, result: draft_pb2.SessionResult) -> None:
         """Keeps an answer to this very step; a bad one ends the sequence's drafting."""
@@ -135,6 +200,8 @@ class Drafting:
             sequence.proposals = list(result.proposals.ids)
             return
         log.warning("request %s goes on without a draft: %s", sequence.request.request_id, result)
+        if not_opened and result.error.reason == draft_pb2.SESSION_ERROR_REASON_STALE:
+            draft.plan.link.close()  # it leads to another draft than the handshake was made with
         self.end(sequence)
 
 

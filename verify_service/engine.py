@@ -6,7 +6,6 @@ Called by verify_service.servicer through `submit` and `abort`; calls executor a
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -15,11 +14,15 @@ from serving.compute_thread import ComputeThread
 from serving.errors import BadRequest, Draining, InternalError, Overloaded
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
-from verify_service.scheduler import Scheduler
+from verify_service.scheduler import Scheduler, Work
 from verify_service.self_check import FirstProposals
 from verify_service.sequence import Request, Sequence
+from verify_service.synthetic import SyntheticAcceptance
+from verify_service.timeline import StepClock, Timeline
 
 Outcome: TypeAlias = "spec.FinishReason.ValueType | InternalError"
+
+LATE_POLL_S = 0.1  # between looks for a late draft's answer while nothing runs
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +31,18 @@ class Engine:
     """Continuous batching of requests; every public method is safe from any thread."""
 
     def __init__(
-        self, executor: Executor, scheduler: Scheduler, drafting: Drafting, *, max_waiting: int
+        self,
+        executor: Executor,
+        scheduler: Scheduler,
+        drafting: Drafting,
+        *,
+        max_waiting: int,
+        synthetic: SyntheticAcceptance | None = None,
     ) -> None:
         self._executor, self.scheduler, self._drafting = executor, scheduler, drafting
-        self._max_waiting = max_waiting
+        self._max_waiting, self._synthetic = max_waiting, synthetic
         self._first_proposals = FirstProposals()
+        self.timeline = Timeline()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
         self.idle = threading.Event()
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -131,9 +141,12 @@ class Engine:
             idle = not self.scheduler.waiting and not self.scheduler.running
             if idle:
                 self._go_idle()
+            wait_s = LATE_POLL_S if self._drafting.is_owed else None
             try:
-                command = self._commands.get(block=idle)
+                command = self._commands.get(block=idle, timeout=wait_s)
             except queue.Empty:
+                if idle:
+                    continue
                 return True
             if command is None:
                 return False
@@ -141,28 +154,50 @@ class Engine:
 
     def _go_idle(self) -> None:
         """Frees what ended sequences still hold at their drafts, and checks the books."""
+        self._drafting.receive()
         self._drafting.send(())
         self._drafting.receive()
         self.scheduler.check_integrity()
-        self.idle.set()
+        if not self._drafting.is_owed:
+            self.idle.set()
 
     def _step(self) -> None:
         scheduler = self.scheduler
         self.idle.clear()
+        clock = StepClock(len(scheduler.waiting))
         while scheduler.can_admit():
             scheduler.admit()
         work = scheduler.plan()
-        began = time.monotonic_ns()
+        clock.planned(work)
         chosen = self._executor.run(work)
-        took = time.monotonic_ns() - began
+        took = clock.lap("verify")
+        if self._synthetic:
+            chosen = self._synthetic.chosen(work, chosen)
         for item, choices in zip(work, chosen, strict=True):
             item.sequence.timings.verify_ns += took
+            if not choices.usable:
+                self._fail(item)
+                continue
             if item.sequence.proposals and not item.sequence.request.sampling:
                 self._first_proposals.count(item.sequence.proposals[0] == choices.ids[0])
             if reason := item.sequence.commit(item.ids, choices):
                 self._finish(item.sequence, reason)
+        clock.committed(work)
         self._drafting.send([*(item.sequence for item in work), *scheduler.waiting])
-        self._drafting.receive()
+        clock.lap("send")
+        drafts = self._drafting.receive()
+        self.timeline.add(clock.end(drafts))
+
+    def _fail(self, item: Work) -> None:
+        """Ends a sequence whose logits are no numbers, and wipes what it has written."""
+        end = item.start + len(item.ids)
+        error = InternalError(
+            f"the target's logits are NaN or infinite at or before position {end - 1}: its weights "
+            "are damaged or overflow in this dtype; other requests are unaffected"
+        )
+        log.error("request %s ends: %s", item.sequence.request.request_id, error)
+        self._executor.clear(item.sequence.pages)
+        self._finish(item.sequence, error)
 
     def _finish(self, sequence: Sequence, outcome: Outcome) -> None:
         """Ends a sequence once: frees both sides' memory and sends the last event."""

@@ -40,7 +40,13 @@ class Executor:
             for w, rows in zip(work, batch.rows, strict=True)
             for row in range(rows.stop - w.choices, rows.stop)
         ]
-        return choose(self._target.logits(x[chosen]), work)
+        last = [rows.stop - 1 for rows in batch.rows]
+        return choose(self._target.logits(x[chosen]), work, x[last])
+
+    def clear(self, pages: list[int]) -> None:
+        """Zeroes the KV of pages: 0 x NaN would reach the sequence that gets them next."""
+        self._kv.k[:, pages] = 0
+        self._kv.v[:, pages] = 0
 
     def rows(self, sequence: Sequence, start: int, end: int) -> Tensor:
         """Projected rows of positions start..end-1: [end - start, hidden]."""

@@ -7,21 +7,25 @@ from dataclasses import dataclass
 import torch
 
 from domino_kernels.native.pool import use_threads
-from domino_serve.v1 import verify_pb2
+from domino_serve.v1 import draft_pb2, verify_pb2
+from serving.contract import CONTRACT_VERSION
 from serving.device import open_device, sized_by
 from serving.draft_config import DraftConfig
 from serving.draft_format import open_draft
 from serving.fingerprint import draft_fingerprint, target_fingerprint
 from serving.options import OptionError
 from serving.plan import log_plan
+from serving.self_test import self_test_block
 from serving.target_config import open_target
-from serving.tensors import DTYPES
+from serving.tensors import DTYPES, to_message
 from verify_service.config import VerifyConfig
 from verify_service.drafting import Drafting
 from verify_service.engine import Engine
 from verify_service.executor import Executor
 from verify_service.projection import FeatureProjection
+from verify_service.recorded_test import check_recorded_test
 from verify_service.scheduler import Scheduler
+from verify_service.synthetic import SyntheticAcceptance, parse_rates
 from verify_service.target import Target
 
 log = logging.getLogger(__name__)
@@ -29,11 +33,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """An engine, not started yet, and what it says of itself."""
+    """An engine, not started yet, and what it says of itself to routers and to drafts."""
 
     engine: Engine
     info: verify_pb2.GetTargetResponse
     draft: DraftConfig | None
+    hello: draft_pb2.HandshakeRequest
 
 
 def load(config: VerifyConfig) -> Loaded:
@@ -43,7 +48,7 @@ def load(config: VerifyConfig) -> Loaded:
     use_threads(config.threads, native=dtype == torch.float32 and device.type == "cpu")
     checkpoint, target_config = open_target(config.target)
     log_plan(log, "target", checkpoint.name, target_config)
-    draft, projection = None, None
+    draft, projection, self_test, draft_checkpoint = None, None, None, None
     info = verify_pb2.GetTargetResponse(
         target=target_fingerprint(checkpoint, target_config, config.dtype),
         max_context=target_config.max_context,
@@ -54,32 +59,61 @@ def load(config: VerifyConfig) -> Loaded:
         draft_checkpoint, draft = open_draft(config.draft, target_config, tokenizer=config.target)
         log_plan(log, "draft", draft_checkpoint.name, draft)
         projection = FeatureProjection(draft, draft_checkpoint, dtype=dtype, device=device)
+        block = self_test_block(checkpoint, target_config, len(draft.target_layer_ids))
+        self_test = to_message(projection([tap.to(device, dtype) for tap in block]))
         info.draft.CopyFrom(draft_fingerprint(draft_checkpoint, draft))
         info.default_draft_tokens = _width(config, draft) - 1
-    taps = draft.target_layer_ids if draft else ()
-    pages = -(-config.kv_tokens // config.page_size)
-    target = Target(
-        target_config,
-        checkpoint,
-        dtype=dtype,
-        device=device,
-        taps=taps,
-        max_positions=pages * config.page_size,
-    )
-    with sized_by("kv_tokens", config.kv_tokens):
-        executor = Executor(target, projection, pages=pages, page_size=config.page_size)
+    executor: Executor
+    if device.type == "cuda":
+        from verify_service.gpu_load import load_gpu_executor  # needs Triton
+
+        drafted = (draft, draft_checkpoint) if draft and draft_checkpoint else None
+        executor = load_gpu_executor(
+            config, target_config, checkpoint, drafted, dtype=dtype, device=device
+        )
+        pages = executor.pages
+    else:
+        pages = -(-config.kv_tokens // config.page_size)
+        target = Target(
+            target_config,
+            checkpoint,
+            dtype=dtype,
+            device=device,
+            taps=draft.target_layer_ids if draft else (),
+            max_positions=pages * config.page_size,
+        )
+        with sized_by("kv_tokens", config.kv_tokens):
+            executor = Executor(target, projection, pages=pages, page_size=config.page_size)
+    info.max_context = min(info.max_context, pages * config.page_size)
+    if config.draft:
+        check_recorded_test(config.draft, executor, config.page_size, target_config.vocab_size)
     scheduler = Scheduler(
         pages=pages,
         page_size=config.page_size,
         max_sequences=config.max_sequences,
         prefill_tokens=config.prefill_tokens,
     )
-    drafting = Drafting(executor.rows, target_config.vocab_size, config.draft_timeout_s)
-    engine = Engine(executor, scheduler, drafting, max_waiting=config.max_waiting)
+    drafting = Drafting(
+        executor.rows,
+        target_config.vocab_size,
+        step_s=config.draft_step_s,
+        timeout_s=config.draft_timeout_s,
+    )
+    synthetic = _synthetic(config, info)
+    engine = Engine(
+        executor, scheduler, drafting, max_waiting=config.max_waiting, synthetic=synthetic
+    )
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size
     )
-    return Loaded(engine=engine, info=info, draft=draft)
+    hello = draft_pb2.HandshakeRequest(
+        contract_version=CONTRACT_VERSION,
+        target=info.target,
+        draft=info.draft,
+        synthetic_acceptance=info.synthetic_acceptance,
+        self_test_rows=self_test,
+    )
+    return Loaded(engine=engine, info=info, draft=draft, hello=hello)
 
 
 def _width(config: VerifyConfig, draft: DraftConfig) -> int:
@@ -87,3 +121,18 @@ def _width(config: VerifyConfig, draft: DraftConfig) -> int:
     if config.width > limit:
         raise OptionError("width", config.width, f"this draft allows 1 to {limit}")
     return config.width or draft.block_size
+
+
+def _synthetic(
+    config: VerifyConfig, info: verify_pb2.GetTargetResponse
+) -> SyntheticAcceptance | None:
+    """Pretended acceptance, told to everybody who asks what is loaded."""
+    text = config.benchmark_synthetic_acceptance
+    if text is None:
+        return None
+    if config.draft is None:
+        raise OptionError("benchmark_synthetic_acceptance", text, "needs a draft: give --draft")
+    rates = parse_rates(text, info.default_draft_tokens)
+    info.synthetic_acceptance = text
+    log.warning("SYNTHETIC ACCEPTANCE %s: benchmark only, answers are NOT the target's", text)
+    return SyntheticAcceptance(rates, info.target.vocab_size)

@@ -21,7 +21,12 @@ def loads(engine: Engine, links: DraftLinks) -> verify_pb2.GetLoadsResponse:
         kv_pages_total=pages.num_pages,
         page_size=scheduler.page_size,
         draft_links=[
-            verify_pb2.DraftLinkLoad(address=address, alive=link.alive, sessions=sessions[id(link)])
+            verify_pb2.DraftLinkLoad(
+                address=address,
+                alive=link.alive,
+                sessions=sessions[id(link)],
+                late_answers=link.late_answers,
+            )
             for address, link in links.items()
         ],
     )

@@ -49,10 +49,11 @@ class Chosen:
     """What the target says at the last positions of a sequence's work.
 
     logprobs[j] is the log-probability of ids[j], id_logprobs[j] that of the work's own next id;
-    both are empty unless the sequence wants them.
+    both are empty unless the sequence wants them. Not usable: the logits are no numbers.
     """
 
     ids: list[int]
+    usable: bool = True
     logprobs: list[float] = field(default_factory=list)
     id_logprobs: list[float] = field(default_factory=list)
 

@@ -37,10 +37,20 @@ class Decoder:
             x, taps = self._native.forward(x, batch, kv)
             return x, list(taps.unbind(1))
         attentions = {rule: self._attention(batch, rule, x) for rule in set(self._rules)}
+        return self.layer_by_layer(x, batch, kv, attentions.__getitem__)
+
+    def layer_by_layer(
+        self,
+        x: Tensor,
+        batch: Batch,
+        kv: PagedKV,
+        attention: Callable[[Visibility], PagedAttention],
+    ) -> tuple[Tensor, list[Tensor]]:
+        """What `forward` does, by torch, with the attention of each rule as given."""
         angles = self._rotary.at(batch.positions)
         outputs: dict[int, Tensor] = {}
         for i, (layer, rule) in enumerate(zip(self.layers, self._rules, strict=True)):
-            x = layer.forward(x, batch, angles, kv, i, attentions[rule])
+            x = layer.forward(x, batch, angles, kv, i, attention(rule))
             if i in self._taps:
                 outputs[i] = x
         return x, [outputs[i] for i in self._taps]

@@ -46,7 +46,18 @@ def test_help_explains_every_command_without_torch(command: str) -> None:
         (["generate", "x", "--mode", "domino", "--draft", "none"], "needs a draft"),
         (["generate", "x", "--target", "nowhere"], "'nowhere' is neither a folder"),
         (["generate", "x", "--address", "a:1", "--width", "4"], "--width is for services"),
+        (["generate", "x", "--address", "a:1", "--logs"], "--logs is for services"),
+        (
+            ["generate", "x", "--address", "a:1", "--use-generation-config"],
+            "--use-generation-config is for services",
+        ),
         (["up", "--port", "70000"], "--port: '70000'"),
+        (["up", "--draft", "none", "--width", "4"], "--width 4 needs a draft: give --draft"),
+        (
+            ["demo", "--draft", "none", "--domino-candidates", "0"],
+            "--domino-candidates 0 needs a draft: give --draft",
+        ),
+        (["up", "--domino-candidates", "-1"], "'-1' is not an integer of at least 0"),
         (["models", "pull", "gpt-9"], "unknown name 'gpt-9'"),
         (["inspect", "nowhere"], "'nowhere' is neither a folder"),
         (["fly"], "'fly'"),

@@ -1,6 +1,8 @@
 """Services as processes: all ready or none left, and the death of one is told."""
 
+import json
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -63,9 +65,24 @@ def test_the_death_of_a_service_ends_the_wait(tiny_target: Path) -> None:
             stack.wait()
 
 
+def test_sampling_defaults_of_the_target_reach_the_router(
+    tiny_target: Path, tmp_path: Path
+) -> None:
+    """Prevents `up --use-generation-config` that serves greedy answers all the same."""
+    target = shutil.copytree(tiny_target, tmp_path / "target")
+    sampling = {"do_sample": True, "temperature": 0.5, "top_k": 3}
+    (target / "generation_config.json").write_text(json.dumps(sampling))
+    config = StackConfig(target=target, use_generation_config=True)
+    with Stack(config) as stack, Client(stack.router_address) as client:
+        found = client.model_info().default_sampling
+    assert found is not None
+    assert (found.temperature, found.top_k) == (0.5, 3)
+
+
 def test_settings_left_alone_are_left_to_the_services() -> None:
     """Prevents a second copy of every default that drifts from the services' own."""
-    assert flags({"max_sequences": 8, "mode": None}) == ["--max-sequences", "8"]
+    values: dict[str, object] = {"max_sequences": 8, "mode": None, "port": 0, "fast": True}
+    assert flags(values) == ["--max-sequences", "8", "--port", "0", "--fast"]
     config = StackConfig(target=Path("t"), draft=Path("d"), width=8)
     assert "--width" in config.verify_flags() and "--width" not in config.draft_flags()
     assert "--dtype" not in config.verify_flags()

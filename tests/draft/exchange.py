@@ -40,7 +40,8 @@ class Peer:
     ) -> pb.SessionOpen:
         """A good opening, with a seat reserved for it."""
         ticket = self.engine.reserve(mode, positions)
-        return pb.SessionOpen(session=session, ticket=ticket, mode=mode)
+        context = self.engine.context_id
+        return pb.SessionOpen(session=session, ticket=ticket, mode=mode, context_id=context)
 
     def exchange(
         self,

@@ -11,7 +11,7 @@ from serving.draft_format import open_draft
 from serving.target_config import open_target
 from tests.recorded_models import BLOCK, DOMINO_NOSHIFT, DOMINO_SHIFT, TARGET, VOCAB
 
-CONTEXT, LAST_STEP, KV_LEN, LIMIT = 7, 4, 20, 40
+LAST_STEP, KV_LEN, LIMIT = 4, 20, 40
 
 
 def config(shift: bool = True) -> DraftConfig:
@@ -24,8 +24,6 @@ def session() -> Session:
         mode=spec.MODE_DOMINO,
         pages=[],
         max_positions=LIMIT,
-        context_id=CONTEXT,
-        epoch=1,
         step=LAST_STEP,
         kv_len=KV_LEN,
     )
@@ -34,8 +32,6 @@ def session() -> Session:
 def step(**changes: int) -> pb.SessionStep:
     """A good step that uses the session's last position, with changes."""
     fields = {
-        "context_id": CONTEXT,
-        "epoch": 1,
         "step": LAST_STEP + 1,
         "rows_start": KV_LEN,
         "num_rows": LIMIT - KV_LEN - BLOCK,
@@ -57,7 +53,6 @@ def test_a_step_that_uses_every_limit_is_taken() -> None:
     """Limits off by one cost the last tokens of every full context."""
     known = session()
     assert check_step(known, step(), config()) is known
-    assert check_step(known, step(epoch=2, step=0), config()) is known
     append_only = step(num_rows=LIMIT - KV_LEN)
     append_only.ClearField("current")
     assert check_step(known, append_only, config()) is known
@@ -66,9 +61,7 @@ def test_a_step_that_uses_every_limit_is_taken() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"context_id": 8}, ("STALE", "context_id", CONTEXT, 8)),
         ({"step": LAST_STEP - 1}, ("STALE", "step", LAST_STEP, LAST_STEP - 1)),
-        ({"epoch": 0, "step": 99}, ("STALE", "epoch", 1, 0)),
         ({"rows_start": KV_LEN + 1}, ("CONTEXT_GAP", "rows_start", KV_LEN, KV_LEN + 1)),
         ({"rows_start": KV_LEN - 1}, ("CONTEXT_GAP", "rows_start", KV_LEN, KV_LEN - 1)),
         ({"num_rows": -1}, ("INVALID", "num_rows", 0, -1)),

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from domino_kernels.attention import Batch
 from domino_kernels.paged_kv import PagedKV
-from domino_serve.v1 import draft_pb2 as pb
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.config import DraftServiceConfig
 from draft_service.engine import DraftEngine
@@ -86,11 +85,16 @@ def test_the_same_step_again_gets_the_same_answer(peer: Peer) -> None:
     assert follow_up[0].proposals.draft_kv_len == 6
 
 
-def test_a_step_of_another_context_is_no_repetition(peer: Peer) -> None:
-    """After a reload of weights an old answer would pass for a new one."""
-    rows = random_rows(6, seed=3)
-    peer.exchange(step(1, 1, 0, 6), rows=rows, opens=[peer.open(1)])
-    assert reason(peer.exchange(step(1, 1, 0, 6, context_id=5), rows=rows)[0]) == "STALE"
+def test_a_session_of_another_context_is_not_opened(peer: Peer) -> None:
+    """A restarted draft with other weights would draft from rows that were made for the old."""
+    opening = peer.open(1)
+    opening.context_id ^= 1
+    stale, unknown = peer.exchange(step(1, 1, 0, 0), opens=[opening])
+    assert (reason(stale), stale.error.field) == ("STALE", "context_id")
+    assert stale.error.expected == peer.engine.context_id
+    assert reason(unknown) == "UNKNOWN_SESSION"
+    opening.context_id ^= 1
+    assert ids(peer.exchange(step(1, 1, 0, 0), opens=[opening])[0]), "the seat was not used up"
 
 
 def test_refused_steps_change_nothing(peer: Peer) -> None:
@@ -142,6 +146,22 @@ def test_one_sessions_error_leaves_the_others_answers_alone(peer: Peer, name: st
         alone = peer.open(4) if session == 1 else alone
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_rows_that_are_no_numbers_reach_no_page(peer: Peer, value: float) -> None:
+    """NaN in a page would spoil every session that gets the page after this one."""
+    rows = random_rows(6, seed=8)
+    expected = ids(peer.exchange(step(1, 1, 0, 6), rows=rows, opens=[peer.open(1)], closes=[1])[0])
+    bad = torch.full_like(rows, 0.5)
+    bad[3, 7] = value
+    opens = [peer.open(2), peer.open(3)]
+    refused, good = peer.exchange(
+        step(2, 1, 0, 6), step(3, 1, 0, 6), rows=torch.cat((bad, rows)), opens=opens
+    )
+    assert (reason(refused), refused.error.field) == ("INVALID", "rows")
+    assert ids(good) == expected
+    assert ids(peer.exchange(step(2, 1, 0, 6), rows=rows)[0]) == expected, "nothing was appended"
+
+
 def test_a_session_twice_in_a_message_is_refused_once(peer: Peer) -> None:
     """Both steps would write the same positions, and the session would count them twice."""
     rows = random_rows(8, seed=5)
@@ -156,7 +176,8 @@ def test_bad_openings_are_told_and_free_what_they_took(peer: Peer) -> None:
     """A wrong opening that keeps its seat fills the draft with nobody."""
     used = peer.open(1)
     peer.exchange(opens=[used])
-    unknown = pb.SessionOpen(session=2, ticket="no such ticket", mode=spec.MODE_DOMINO)
+    unknown = peer.open(2)
+    peer.engine.release(unknown.ticket)
     taken = peer.open(1)
     other_mode = peer.open(3)
     other_mode.mode = spec.MODE_DFLASH

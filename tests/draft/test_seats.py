@@ -81,6 +81,20 @@ def test_closing_makes_room(seats: Seats, clock: Clock) -> None:
     assert (seats.num_open, seats.allocator.num_free) == (0, PAGES)
 
 
+def test_a_seat_given_back_is_free_at_once(seats: Seats) -> None:
+    """Refused requests would keep a small draft full until their tickets expire."""
+    tickets = [reserve(seats, 2 * PAGE_SIZE) for _ in range(SESSIONS)]
+    assert seats.release(tickets[0])
+    assert seats.open(tickets[0]) is None
+    assert not seats.release(tickets[0])
+    session = seats.open(tickets[1])
+    assert session is not None
+    assert not seats.release(tickets[1]), "an open seat is its session's"
+    reserve(seats, 2 * PAGE_SIZE)
+    seats.close(session)
+    assert seats.allocator.num_free == PAGES - 4
+
+
 def test_tickets_cannot_be_guessed(seats: Seats) -> None:
     """A neighbour that takes a ticket in sequence would take another's seat."""
     tickets = {reserve(seats) for _ in range(SESSIONS)}

@@ -13,12 +13,13 @@ from typing import Any
 
 from torch import Tensor
 
-from tests.golden.compare import compare, rules_for
+from tests.golden.compare import compare, compare_values, rules_for
 from tests.golden.fixture import Fixture
 from tests.golden.run_forward import run_draft, run_rollout, run_target
 from tests.golden.run_generate import run_generate
 from tests.golden.run_loader import MANIFEST, run_loader
 from tests.golden.run_sampling import run_sampling
+from tests.golden.run_training import run_training, run_training_json
 
 RUNNERS: dict[str, Callable[[Fixture], dict[str, Tensor]]] = {
     "target": run_target,
@@ -26,6 +27,7 @@ RUNNERS: dict[str, Callable[[Fixture], dict[str, Tensor]]] = {
     "rollout": run_rollout,
     "generate": run_generate,
     "sampling": run_sampling,
+    "training": run_training,
 }
 LOADER = "loader"  # its fixture has no tensors, but verdicts
 NEEDS = (*RUNNERS, LOADER)
@@ -39,12 +41,16 @@ def run_folder(folder: Path, needs: set[str]) -> list[dict[str, Any]] | None:
     if rules.needs == LOADER:
         return [{"fixture": folder.name} | verdict for verdict in run_loader(folder.resolve())]
     fixture = Fixture(folder.resolve())
-    ours = RUNNERS[rules.needs](fixture)
-    return [
-        {"fixture": folder.name} | compare(name, ours.get(name), expected, rules)
+    ours, keep = RUNNERS[rules.needs](fixture), fixture.inputs.get("keep")
+    verdicts = [
+        compare(name, ours.get(name), expected, rules, keep)
         for name, expected in sorted(fixture.expected.items())
         if rules.requires(name)
     ]
+    if rules.json:
+        values = run_training_json(fixture).items()
+        verdicts += [compare_values(file, *pair, rules) for file, pair in values]
+    return [{"fixture": folder.name} | verdict for verdict in verdicts]
 
 
 def fixture_folders(folders: list[Path]) -> list[Path]:

@@ -2,7 +2,8 @@
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ class Rules:
     abs: float
     rel: float
     by_rounds: bool
+    only_where_keep: tuple[str, ...] = ()
+    json: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def requires(self, name: str) -> bool:
         """Whether a recorded tensor has to be compared."""
@@ -45,12 +48,24 @@ def rules_for(folder: Path) -> Rules | None:
                 abs=rule.get("abs", 0.0),
                 rel=rule.get("rel", 0.0),
                 by_rounds="rounds" in rule,
+                only_where_keep=tuple(rule.get("only_where_keep", ())),
+                json=rule.get("json", {}),
             )
     return None
 
 
-def compare(name: str, ours: Tensor | None, expected: Tensor, rules: Rules) -> dict[str, Any]:
-    """One JSON-able verdict: `ok`, and what differs where it is not."""
+def compare(
+    name: str,
+    ours: Tensor | None,
+    expected: Tensor,
+    rules: Rules,
+    keep: Tensor | None = None,
+) -> dict[str, Any]:
+    """One JSON-able verdict: `ok`, and what differs where it is not.
+
+    keep [R, N]: which slots hold a block; tensors [R, N, ...] or [R, N * B, ...] that are only
+    required there are compared there.
+    """
     verdict: dict[str, Any] = {"tensor": name, "ok": False}
     if ours is None:
         return verdict | {"why": "not produced"}
@@ -59,6 +74,9 @@ def compare(name: str, ours: Tensor | None, expected: Tensor, rules: Rules) -> d
         ours = ours.to(expected.dtype).view(len(ours), *expected.shape[1:])
     if ours.shape != expected.shape:
         return verdict | {"why": f"shape {list(ours.shape)}, expected {list(expected.shape)}"}
+    if keep is not None and name in rules.only_where_keep:
+        live = keep.repeat_interleave(expected.shape[1] // keep.shape[1], 1)
+        ours, expected = ours[live], expected[live]
     if not expected.is_floating_point():
         wrong = int((ours != expected).sum())
         return verdict | {"ok": wrong == 0, "unequal": wrong}
@@ -66,3 +84,18 @@ def compare(name: str, ours: Tensor | None, expected: Tensor, rules: Rules) -> d
     allowed = rules.abs + rules.rel * expected.double().abs()
     worst = float(difference.max()) if difference.numel() else 0.0
     return verdict | {"ok": bool(torch.all(difference <= allowed)), "max_abs_diff": worst}
+
+
+def compare_values(
+    file: str, ours: Sequence[float], expected: Sequence[float], rules: Rules
+) -> dict[str, Any]:
+    """The verdict on one list of numbers of a JSON recording."""
+    rule = rules.json[file.split(":")[0]]
+    pairs = list(zip(ours, expected, strict=True))
+    wrong = [
+        i
+        for i, (a, b) in enumerate(pairs)
+        if abs(a - b) > rule.get("abs", 0.0) + rule.get("rel", 0.0) * abs(b)
+    ]
+    worst = max((abs(a - b) for a, b in pairs), default=0.0)
+    return {"tensor": file, "ok": not wrong, "max_abs_diff": worst, "wrong": wrong}

@@ -31,7 +31,7 @@ class RecordingLink(LocalDraftLink):
 
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
         answer = super().receive(timeout_s)
-        assert self._pending is not None
+        assert answer is not None and self._pending is not None
         self.exchanges.append((self._pending[0], answer))
         return answer
 

@@ -25,13 +25,16 @@ BREAK = 51  # a prompt ending with it gets BREAK + 1, then the engine fails
 class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
     """Two tokens a step, each the one before plus 1, from the prompt's last id on."""
 
-    def __init__(self, *, has_draft: bool = True) -> None:
+    def __init__(
+        self, *, has_draft: bool = True, default_draft_tokens: int = 5, tokenizer_hash: str = ""
+    ) -> None:
         self.requests: queue.SimpleQueue[verify_pb2.VerifyServiceGenerateRequest] = (
             queue.SimpleQueue()
         )
         self.aborts: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._running: dict[str, threading.Event] = {}
-        self._has_draft = has_draft
+        self._has_draft, self._default_draft_tokens = has_draft, default_draft_tokens
+        self._tokenizer_hash = tokenizer_hash
 
     def Generate(
         self, request: verify_pb2.VerifyServiceGenerateRequest, context: grpc.ServicerContext
@@ -59,13 +62,17 @@ class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
         )
         return verify_pb2.GetTargetResponse(
             target=verify_pb2.TargetFingerprint(
-                name="counter", vocab_size=VOCAB_SIZE, content_hash="abc", dtype="float32"
+                name="counter",
+                vocab_size=VOCAB_SIZE,
+                content_hash="abc",
+                dtype="float32",
+                tokenizer_hash=self._tokenizer_hash,
             ),
             draft=draft if self._has_draft else None,
             max_context=MAX_CONTEXT,
             max_sequences=32,
             eos_token_ids=[EOS_ID],
-            default_draft_tokens=5,
+            default_draft_tokens=self._default_draft_tokens,
         )
 
     def Score(

@@ -45,6 +45,7 @@ def services(module_services: Services) -> Services:
         module_services.verify.requests,
         module_services.verify.aborts,
         module_services.draft.reservations,
+        module_services.draft.releases,
     ):
         while not recorded.empty():
             recorded.get()

@@ -66,6 +66,24 @@ def test_a_template_can_refuse_a_conversation() -> None:
         template.render(CONVERSATION[::-1])
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no') }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ 1 / (messages | length - 4) }}",
+        "{% for i in range(10 ** 9) %}{% endfor %}",
+        "{{ messages[9].content.strip() }}",
+        "{{ messages | first + [] }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    ],
+)
+def test_a_template_that_raises_anything_is_the_requests_error(template: str) -> None:
+    """Prevents INTERNAL and a traceback for each conversation that a template was not made for."""
+    with pytest.raises(BadRequest, match=r"chat: the target's chat template refuses it: ."):
+        ChatTemplate(template, {}).render(CONVERSATION)
+
+
 def test_a_template_cannot_reach_python() -> None:
     """Prevents a downloaded template from running code in the router."""
     template = ChatTemplate("{{ messages.__class__.__mro__[1].__subclasses__() }}", {})

@@ -104,6 +104,20 @@ def test_a_client_that_leaves_ends_the_request_on_verify(services: Services) -> 
     assert services.verify.aborts.get(timeout=10) == running
 
 
+@pytest.mark.parametrize("end", ["refused", "left", "done"])
+def test_a_seat_goes_back_however_the_request_ends(services: Services, end: str) -> None:
+    """Seats of requests that verify refused would stay reserved until their tickets expire."""
+    if end == "refused":
+        with pytest.raises(PeerUnavailable):
+            services.client.generate(token_ids=[BREAK], max_tokens=9)
+    elif end == "left":
+        for _ in services.client.stream(token_ids=[HANG], max_tokens=9):
+            break
+    else:
+        services.client.generate(token_ids=[9], max_tokens=1)
+    assert services.draft.releases.get(timeout=10) == "ticket"
+
+
 def test_abort_completes_the_stream(services: Services) -> None:
     """Prevents Abort from looking like an error to whoever reads the stream."""
     stream = services.client.stream(token_ids=[HANG], max_tokens=9, request_id="mine")

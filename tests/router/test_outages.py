@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from domino_client import Client, Completion
-from serving.errors import Overloaded, PeerUnavailable
+from serving.errors import BadRequest, Overloaded, PeerUnavailable
+from serving.fingerprint import tokenizer_hash
 from tests.router.fake_services import HANG, FakeDraft, FakeVerify, served
 from tests.router.router_process import command, running_router
 
@@ -137,6 +138,39 @@ def test_a_tokenizer_of_another_model_is_refused_at_start(
     assert code == 1
     assert "tokenizer" in message
     assert "expected at most 100 ids, as counter has" in message
+
+
+def test_another_tokenizer_of_the_same_size_is_refused_at_start(target: Path) -> None:
+    """Prevents valid ids that mean other words to the target: answers without sense or error."""
+    with served(FakeVerify(tokenizer_hash="of another")) as verify:
+        code, message = refusal(*command(target, verify))
+    assert code == 1
+    assert "expected of another, got" in message
+    assert "give the verify service's --target" in message
+    with (
+        served(FakeVerify(tokenizer_hash=tokenizer_hash(target))) as verify,
+        running_router(target, verify) as address,
+        Client(address, timeout_s=30) as client,
+    ):
+        assert client.generate(token_ids=[9], max_tokens=1).token_ids == (10,)
+
+
+@pytest.mark.parametrize(("width", "most"), [(5, 7), (8, 7), (9, 8)])
+def test_a_whole_block_of_proposals_is_a_setting(target: Path, width: int, most: int) -> None:
+    """Prevents "b8+1" that is cut to 7 proposals without a word, and 8 where nobody asked."""
+    with (
+        served(FakeVerify(default_draft_tokens=width - 1)) as verify,
+        served(FakeDraft()) as draft,
+        running_router(target, verify, "--draft", draft) as address,
+        Client(address, timeout_s=30) as client,
+    ):
+        info = client.model_info()
+        assert (info.max_draft_tokens, info.default_draft_tokens) == (most, width - 1)
+        assert client.generate(token_ids=[9], max_tokens=1).speculation.width == width
+        done = client.generate(token_ids=[9], max_tokens=1, draft_tokens=most)
+        assert done.speculation.width == most + 1
+        with pytest.raises(BadRequest, match=rf"draft_tokens: {most + 1}; must be in 0\.\.{most}"):
+            client.generate(token_ids=[9], draft_tokens=most + 1)
 
 
 def test_more_requests_than_allowed_are_refused_at_once(target: Path) -> None:

@@ -129,6 +129,52 @@ def test_bad_requests_are_refused_by_name(services: Services, name: str) -> None
     assert services.client.generate(token_ids=[9], max_tokens=1).token_ids == (10,)
 
 
+SERVED = {
+    "longest prompt": pb.GenerateRequest(token_ids=ids(*[9] * 63)),
+    "first and last id": pb.GenerateRequest(token_ids=ids(0, LAST_ID)),
+    "max_tokens 1": request(max_tokens=1),
+    "max_tokens beyond the context": request(max_tokens=2**63 - 1),
+    "min_tokens 0": request(max_tokens=5, min_tokens=0),
+    "min_tokens as many as max_tokens": request(max_tokens=5, min_tokens=5),
+    "no draft tokens": request(mode=3, draft_tokens=0),
+    "most draft tokens": request(mode=3, draft_tokens=7),
+    "temperature 0": request(temperature=0),
+    "temperature 100": request(temperature=100),
+    "top_k 0": request(temperature=1, top_k=0),
+    "top_k 2^63 - 1": request(temperature=1, top_k=2**63 - 1),
+    "least top_p": request(temperature=1, top_p=5e-324),
+    "top_p 1": request(temperature=1, top_p=1),
+    "min_p 0": request(temperature=1, min_p=0),
+    "min_p 1": request(temperature=1, min_p=1),
+    "seed 0": request(temperature=1, seed=0),
+    "seed 2^63 - 1": request(temperature=1, seed=2**63 - 1),
+    "16 stop strings of 256": request(stop=["東" * 256] * 16),
+    "1024 stop ids": request(stop_token_ids=[0, LAST_ID] * 512),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_limits_themselves_are_served(services: Services, name: str) -> None:
+    """Prevents limits that are off by one, and documented values that nobody can use."""
+    with channel(services.address) as calls:
+        *_, last = GenerateServiceStub(calls).Generate(SERVED[name], timeout=30)
+    assert last.complete.usage.completion_tokens >= 1
+
+
+def test_text_that_is_no_utf8_is_refused(services: Services) -> None:
+    """Prevents INTERNAL for bytes that only a client of its own making can send."""
+    text_field = b"\x12\x02\xff\xfe"
+    with channel(services.address) as calls, pytest.raises(grpc.RpcError) as caught:
+        call: grpc.UnaryStreamMultiCallable[bytes, bytes] = calls.unary_stream(
+            "/domino_serve.v1.GenerateService/Generate"
+        )
+        list(call(text_field, timeout=30))
+    error = from_rpc_error(caught.value)
+    assert isinstance(error, BadRequest)
+    assert "valid UTF-8" in str(error)
+    assert services.client.generate(token_ids=[9], max_tokens=1).token_ids == (10,)
+
+
 def test_a_running_requests_id_cannot_be_taken(services: Services) -> None:
     """Prevents an Abort that ends somebody else's request."""
     first = iter(services.client.stream(token_ids=[HANG], request_id="mine"))

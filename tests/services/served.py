@@ -1,4 +1,4 @@
-"""The two engine services behind real gRPC inside the test's process, on the recorded models."""
+"""The two engine services behind real gRPC in the test's process, with their engines at hand."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import draft_service.load
 import verify_service.load
-from domino_serve.v1 import draft_pb2_grpc, verify_pb2_grpc
+from domino_serve.v1 import draft_pb2_grpc, verify_pb2, verify_pb2_grpc
 from draft_service.config import DraftServiceConfig
 from draft_service.servicer import DraftServicer
 from serving.channel import channel
@@ -39,12 +39,15 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """A verify service."""
+    """A verify service; `draining` refuses new requests."""
 
+    address: str
     engine: Engine
+    info: verify_pb2.GetTargetResponse
     links: DraftLinks
     servicer: VerifyServicer
     stub: verify_pb2_grpc.VerifyServiceStub
+    draining: threading.Event
 
 
 @contextmanager
@@ -81,18 +84,15 @@ def serve_draft(
 
 
 @contextmanager
-def serve_verify(draft: Path | None = DOMINO_SHIFT, **options: float) -> Iterator[Verify]:
-    """`options` are VerifyConfig's."""
-    config = VerifyConfig(
-        target=TARGET,
-        draft=draft,
-        threads=1,
-        page_size=16,
-        **({"kv_tokens": 8192} | options),  # type: ignore[arg-type]
-    )
-    server = Server("verify", host="127.0.0.1", port=0, grace_s=10)
+def serve_verify(
+    draft: Path | None = DOMINO_SHIFT, target: Path = TARGET, **options: float
+) -> Iterator[Verify]:
+    """`options` are VerifyConfig's. One thread: tiny models spend their time at barriers else."""
+    values = {"kv_tokens": 8192, "threads": 1, "page_size": 16} | options
+    config = VerifyConfig(target=target, draft=draft, **values)  # type: ignore[arg-type]
+    server = Server("verify", host="127.0.0.1", port=0, grace_s=10, max_workers=32)
     loaded = verify_service.load.load(config)
-    links = DraftLinks(loaded.info.target, loaded.info.draft, config.draft_timeout_s)
+    links = DraftLinks(loaded.hello)
     servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
     loaded.engine.start()
@@ -100,7 +100,15 @@ def serve_verify(draft: Path | None = DOMINO_SHIFT, **options: float) -> Iterato
     with channel(server.address) as calls:
         stub = verify_pb2_grpc.VerifyServiceStub(calls)
         try:
-            yield Verify(loaded.engine, links, servicer, stub)
+            yield Verify(
+                address=server.address,
+                engine=loaded.engine,
+                info=loaded.info,
+                links=links,
+                servicer=servicer,
+                stub=stub,
+                draining=server.draining,
+            )
         finally:
             server.grpc.stop(None).wait()
             loaded.engine.stop()

@@ -5,7 +5,7 @@ import signal
 import grpc
 import pytest
 
-from domino_serve.v1 import draft_pb2_grpc, verify_pb2
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.channel import channel
 from serving.errors import Mismatch, Overloaded, from_rpc_error
@@ -94,6 +94,33 @@ def test_a_draft_that_hangs_is_given_up() -> None:
     assert all(answer[1].speculation.mode == spec.MODE_AR for answer in later)
 
 
+def test_a_draft_that_hangs_for_a_while_costs_one_step_budget() -> None:
+    """Requests that wait as long as it takes to give a draft up stand still for all that time."""
+    with (
+        running("draft_service") as draft,
+        channel(draft.address) as calls,
+        serve_verify(draft_step_s=0.2, draft_timeout_s=600) as verify,
+    ):
+        expected = generate(verify.stub, PROMPT, 200)[0]
+        stub = draft_pb2_grpc.DraftServiceStub(calls)
+        call = start(verify.stub, PROMPT, 200, seat(stub, draft.address))
+        place = seat(stub, draft.address)
+        draft.send(signal.SIGSTOP)
+        try:
+            ids, done = call.finish()
+            meanwhile = generate(verify.stub, PROMPT, 200)[0]
+        finally:
+            draft.send(signal.SIGCONT)
+        assert (ids, meanwhile) == (expected, expected)
+        assert done.speculation.plain_steps > 0
+        assert verify.engine.idle.wait(60), "the late answer never came"
+        [link] = verify.stub.GetLoads(verify_pb2.GetLoadsRequest()).draft_links
+        assert link.alive and link.late_answers >= 1
+        ids, done = generate(verify.stub, PROMPT, 60, place)
+    assert ids == expected[:60]
+    assert done.speculation.accepted_tokens > 0, "the draft is not used again"
+
+
 def test_a_full_draft_costs_speed_only() -> None:
     """The second of two requests finds no seat and runs plain beside the first."""
     with serve_draft(max_sessions=1) as draft, serve_verify() as verify:
@@ -132,3 +159,27 @@ def test_another_draft_is_refused_by_field() -> None:
         assert isinstance(error, Mismatch)
         assert error.field == "draft.content_hash"
         assert generate(verify.stub, PROMPT, 10)[0], "other requests go on"
+
+
+def test_a_stream_to_another_draft_than_shook_hands(caplog: pytest.LogCaptureFixture) -> None:
+    """A draft restarted with other weights behind the same address would accept nothing."""
+    with serve_draft() as draft, serve_verify() as verify:
+        expected = generate(verify.stub, PROMPT, 30)[0]
+        first = verify.links.get(draft.address)
+        first.context_id ^= 1
+        ids, done = generate(verify.stub, PROMPT, 30, seat(draft.stub, draft.address))
+        assert (ids, done.speculation.accepted_tokens) == (expected, 0)
+        assert "SESSION_ERROR_REASON_STALE" in caplog.text
+        ids, done = generate(verify.stub, PROMPT, 30, seat(draft.stub, draft.address))
+        assert verify.links.get(draft.address) is not first
+    assert (ids, done.speculation.accepted_tokens > 0) == (expected, True)
+
+
+def test_a_seat_can_be_given_back() -> None:
+    """A request that verify refuses leaves its seat unopened until the ticket expires."""
+    with serve_draft(max_sessions=1) as draft:
+        ticket = seat(draft.stub, draft.address).ticket
+        for expected in (True, False):
+            answer = draft.stub.ReleaseSeat(draft_pb2.ReleaseSeatRequest(ticket=ticket))
+            assert answer.released == expected
+        assert seat(draft.stub, draft.address).ticket != ticket

@@ -8,32 +8,39 @@ import grpc
 import pytest
 
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2
+from serving.contract import CONTRACT_VERSION
 from serving.errors import ContractMismatch, DraftUnavailable, Mismatch
 from serving.guard import guard
+from serving.tensors import to_message
 from tests.services.served import Draft, join_readers, serve_draft
 from verify_service.draft_link import MAX_ROW_BYTES, GrpcDraftLink
 from verify_service.draft_links import DraftLinks
 
-TARGET = verify_pb2.TargetFingerprint(hidden_size=4096, dtype="float32", content_hash="t")
-DRAFT = verify_pb2.DraftFingerprint(content_hash="d")
+HELLO = draft_pb2.HandshakeRequest(
+    target=verify_pb2.TargetFingerprint(hidden_size=4096, dtype="float32", content_hash="t"),
+    draft=verify_pb2.DraftFingerprint(content_hash="d"),
+)
 Steps = Callable[[draft_pb2.StepRequest], Iterator[draft_pb2.StepResponse]]
 
 
-def fingerprints(draft: Draft) -> tuple[verify_pb2.TargetFingerprint, verify_pb2.DraftFingerprint]:
-    """Copies of those it expects."""
-    target, drafted = verify_pb2.TargetFingerprint(), verify_pb2.DraftFingerprint()
-    target.CopyFrom(draft.loaded.target)
-    drafted.CopyFrom(draft.loaded.hello.draft)
-    return target, drafted
+def hello(draft: Draft) -> draft_pb2.HandshakeRequest:
+    """What the draft service expects."""
+    return draft_pb2.HandshakeRequest(
+        contract_version=CONTRACT_VERSION,
+        target=draft.loaded.target,
+        draft=draft.loaded.hello.draft,
+        self_test_rows=to_message(draft.loaded.self_test),
+    )
 
 
 def test_an_answer_nobody_waited_for_is_skipped() -> None:
     """After a step that failed between message and answer, every later answer would be one late."""
     with serve_draft() as draft:
-        link = GrpcDraftLink(draft.address, *fingerprints(draft), timeout_s=30)
+        link = GrpcDraftLink(draft.address, hello(draft), timeout_s=30)
         link.send(draft_pb2.StepRequest(steps=[draft_pb2.SessionStep(session=1, step=5)]), None)
         link.send(draft_pb2.StepRequest(steps=[draft_pb2.SessionStep(session=2, step=6)]), None)
         answer = link.receive(30)
+        assert answer is not None
         assert [result.session for result in answer.results] == [2]
         assert link.alive
         link.close()
@@ -43,7 +50,7 @@ def test_an_answer_nobody_waited_for_is_skipped() -> None:
 def test_a_stream_that_ends_while_nobody_asks_is_noticed() -> None:
     """A link that only looks alive takes the next request's draft away."""
     with serve_draft() as draft:
-        links = DraftLinks(*fingerprints(draft), timeout_s=30)
+        links = DraftLinks(hello(draft), timeout_s=30)
         link = links.get(draft.address)
         draft.servicer.end_streams()
         join_readers()
@@ -56,10 +63,10 @@ def test_a_stream_that_ends_while_nobody_asks_is_noticed() -> None:
 def test_another_model_is_refused_by_field(role: str) -> None:
     """Verify learns at the handshake, and by which field, that the two do not belong together."""
     with serve_draft() as draft:
-        target, drafted = fingerprints(draft)
-        (target if role == "target" else drafted).content_hash = "other"
-        with pytest.raises(Mismatch) as caught:
-            GrpcDraftLink(draft.address, target, drafted, timeout_s=30)
+        other = hello(draft)
+        getattr(other, role).content_hash = "other"
+        with pytest.raises(Mismatch, match="start both services with the same") as caught:
+            GrpcDraftLink(draft.address, other, timeout_s=30)
     assert caught.value.field == f"{role}.content_hash"
     assert caught.value.actual == "other"
 
@@ -86,6 +93,11 @@ class ScriptedDraft(draft_pb2_grpc.DraftServiceServicer):
     ) -> draft_pb2.ReserveSeatResponse:
         return draft_pb2.ReserveSeatResponse(ticket="ticket")
 
+    def ReleaseSeat(
+        self, request: draft_pb2.ReleaseSeatRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.ReleaseSeatResponse:
+        return draft_pb2.ReleaseSeatResponse()
+
     def Step(
         self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext
     ) -> Iterator[draft_pb2.StepResponse]:
@@ -107,14 +119,17 @@ def never(request: draft_pb2.StepRequest) -> Iterator[draft_pb2.StepResponse]:
     yield from ()
 
 
-def test_a_draft_that_does_not_answer_in_time_is_lost() -> None:
-    """A dead link that is used again would cost the timeout at every step."""
+def test_a_draft_that_does_not_answer_in_time_may_still() -> None:
+    """A slow answer is no broken stream: the step goes on, the answer is taken when it comes."""
     with served(ScriptedDraft(never)) as address:
-        link = GrpcDraftLink(address, TARGET, DRAFT, timeout_s=30)
+        link = GrpcDraftLink(address, HELLO, timeout_s=30)
         link.send(draft_pb2.StepRequest(), None)
-        with pytest.raises(DraftUnavailable, match=rf"{address}: no answer within 0\.01 s"):
-            link.receive(0.01)
-        assert not link.alive
+        assert link.receive(0.01) is None
+        assert link.receive(0) is None
+        assert link.alive
+        link.close()
+        with pytest.raises(DraftUnavailable):
+            link.receive(30)
 
 
 def test_an_answer_from_the_future_is_a_broken_draft() -> None:
@@ -124,7 +139,7 @@ def test_an_answer_from_the_future_is_a_broken_draft() -> None:
         yield draft_pb2.StepResponse(sequence_number=request.sequence_number + 1)
 
     with served(ScriptedDraft(ahead)) as address:
-        link = GrpcDraftLink(address, TARGET, DRAFT, timeout_s=30)
+        link = GrpcDraftLink(address, HELLO, timeout_s=30)
         link.send(draft_pb2.StepRequest(), None)
         with pytest.raises(DraftUnavailable, match="answered message 2 of 1"):
             link.receive(30)
@@ -139,7 +154,7 @@ def test_a_stream_that_breaks_says_why() -> None:
         yield
 
     with served(ScriptedDraft(crash)) as address:
-        link = GrpcDraftLink(address, TARGET, DRAFT, timeout_s=30)
+        link = GrpcDraftLink(address, HELLO, timeout_s=30)
         link.send(draft_pb2.StepRequest(), None)
         with pytest.raises(DraftUnavailable, match="out of luck"):
             link.receive(30)
@@ -150,7 +165,7 @@ def test_a_stream_that_breaks_says_why() -> None:
 def test_messages_stay_far_below_the_limit(offered: int, taken: int) -> None:
     """4096 float32 rows of an 8B model are a message that gRPC refuses, ending the stream."""
     with served(ScriptedDraft(never, max_rows=offered)) as address:
-        link = GrpcDraftLink(address, TARGET, DRAFT, timeout_s=30)
+        link = GrpcDraftLink(address, HELLO, timeout_s=30)
         assert link.max_rows == taken
         link.close()
 
@@ -159,7 +174,7 @@ def test_links_are_shared_and_replaced() -> None:
     """One stream per pair; a broken one must not be handed out again."""
     draft = ScriptedDraft(never)
     with served(draft) as address:
-        links = DraftLinks(TARGET, DRAFT, timeout_s=30)
+        links = DraftLinks(HELLO, timeout_s=30)
         first = links.get(address)
         assert links.get(address) is first
         first.close()
@@ -175,7 +190,7 @@ def test_a_draft_that_is_away_is_not_asked_by_every_request() -> None:
     draft = ScriptedDraft(never)
     draft.refusal = RuntimeError("not today")
     with served(draft) as address:
-        links = DraftLinks(TARGET, DRAFT, timeout_s=30)
+        links = DraftLinks(HELLO, timeout_s=30)
         for _ in range(3):
             with pytest.raises(DraftUnavailable):
                 links.get(address)
@@ -187,7 +202,7 @@ def test_a_mismatch_is_told_to_every_request() -> None:
     draft = ScriptedDraft(never)
     draft.refusal = ContractMismatch(1, 2)
     with served(draft) as address:
-        links = DraftLinks(TARGET, DRAFT, timeout_s=30)
+        links = DraftLinks(HELLO, timeout_s=30)
         for _ in range(3):
             with pytest.raises(ContractMismatch):
                 links.get(address)

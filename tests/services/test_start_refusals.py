@@ -19,7 +19,7 @@ from domino_cli.stack import flags
 from draft_service.config import DraftServiceConfig
 from serving.errors import CheckpointError
 from serving.options import OptionError
-from tests.recorded_models import DOMINO_SHIFT, HIDDEN, TARGET
+from tests.recorded_models import DFLASH, DOMINO_SHIFT, HIDDEN, TARGET
 from tests.services.checkpoints import draft_copy
 from verify_service.config import VerifyConfig
 
@@ -83,6 +83,20 @@ def test_a_width_above_the_drafts_limit_ends_the_process() -> None:
     assert "option width: 10 this draft allows 1 to 9" in refusal("verify_service", 1, width=10)
 
 
+def test_a_width_without_a_draft_ends_the_process() -> None:
+    """It would be ignored: plain decoding where speculation was meant."""
+    with pytest.raises(OptionError, match="option width: 4 needs a draft: give --draft"):
+        VerifyConfig(target=TARGET, width=4)
+    assert VerifyConfig(target=TARGET, width=1).width == 1
+
+
+def test_candidates_without_a_domino_head_end_the_process() -> None:
+    """They would be ignored: DFlash corrects nothing."""
+    config = DraftServiceConfig(target=TARGET, draft=DFLASH, threads=1, domino_candidates=64)
+    with pytest.raises(OptionError, match="domino_candidates: 64 needs a draft with a Domino head"):
+        draft_service.load.load(config)
+
+
 def test_a_cache_that_does_not_fit_names_its_option() -> None:
     """An out-of-memory traceback does not say which option asked for the memory."""
     for load, config in LOADERS:
@@ -97,6 +111,7 @@ def test_a_cache_that_does_not_fit_names_its_option() -> None:
         ("draft_service", {"max_sessions": 0}, "option max_sessions: 0 must be at least 1"),
         ("draft_service", {"port": 70000}, "option port: 70000 must be in 0..65535"),
         ("verify_service", {"draft_timeout_s": 0}, "option draft_timeout_s: 0.0 must be above 0"),
+        ("verify_service", {"draft_step_s": "nan"}, "option draft_step_s: nan must be above 0"),
         ("draft_service", {"dtype": "int8"}, "argument --dtype: invalid choice: 'int8'"),
         ("verify_service", {"widht": 8}, "unrecognized arguments: --widht 8"),
     ],

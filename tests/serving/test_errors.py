@@ -33,7 +33,7 @@ Methods = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
 EXAMPLES = [
     BadRequest("max_tokens", "0; must be at least 1"),
-    Mismatch("hidden_size", 576, 512),
+    Mismatch("hidden_size", 576, 512, "load the same target"),
     ContractMismatch(1, 2),
     SessionLost(7, "session 7 is not open on this stream"),
     Overloaded("all 32 seats are taken", retry_after_s=0.25),

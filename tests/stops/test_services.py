@@ -13,10 +13,9 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from domino_client import Client, Completion, RequestArgs
-from tests.recorded_models import BLOCK, DOMINO_SHIFT, TARGET
+from tests.recorded_models import BLOCK
 from tests.router.router_process import running_router
-from tests.services.served import serve_draft
-from tests.verify.served_engine import Served, served_engine
+from tests.services.served import Verify, serve_draft, serve_verify
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 PROMPT = [177, 112, 108, 141, 92]  # its continuation is often drafted right
@@ -37,7 +36,7 @@ ARGS: RequestArgs = {
 @dataclass(frozen=True)
 class Stack:
     client: Client
-    verify: Served
+    verify: Verify
 
 
 def save_tokenizer(folder: Path) -> Path:
@@ -58,7 +57,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
     with (
         serve_draft() as draft,
-        served_engine(TARGET, DOMINO_SHIFT, kv_tokens=4096) as verify,
+        serve_verify(prefill_tokens=16) as verify,
         running_router(folder, verify.address, "--draft", draft.address) as router,
         Client(router, timeout_s=60) as client,
     ):

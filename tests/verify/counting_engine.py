@@ -5,6 +5,7 @@ import queue
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,12 +70,14 @@ class CountingEngine:
         max_sequences: int = 8,
         max_waiting: int = 8,
         prefill_tokens: int = 4,
+        step_s: float = 5,
+        timeout_s: float = 10,
     ) -> None:
         self.executor = CountingExecutor()
         self.scheduler = Scheduler(
             pages=pages, page_size=4, max_sequences=max_sequences, prefill_tokens=prefill_tokens
         )
-        self.drafting = Drafting(self.executor.rows, VOCAB, timeout_s=10)
+        self.drafting = Drafting(self.executor.rows, VOCAB, step_s=step_s, timeout_s=timeout_s)
         self.engine = Engine(self.executor, self.scheduler, self.drafting, max_waiting=max_waiting)
         self._names = itertools.count()
 
@@ -107,7 +110,7 @@ class CountingEngine:
 
 
 @contextmanager
-def counting(**options: int) -> Iterator[CountingEngine]:
+def counting(**options: Any) -> Iterator[CountingEngine]:
     """A running engine that must be free at the end."""
     made = CountingEngine(**options)
     made.engine.start()

@@ -1,5 +1,6 @@
 """A draft that counts as the target does, checks what it is sent, and errs where a test says so."""
 
+import threading
 from collections.abc import Callable
 
 from torch import Tensor
@@ -16,11 +17,15 @@ class CountingLink:
 
     def __init__(self, spoil: Spoil = lambda answer: None, *, max_rows: int = 64) -> None:
         self.alive, self.max_rows = True, max_rows
+        self.context_id, self.late_answers = 77, 0
+        self.answers = threading.Event()  # clear it, and answers are late
+        self.answers.set()
         self.requests: list[draft_pb2.StepRequest] = []
         self.rows: dict[int, list[int]] = {}  # ids whose rows arrived, by session
         self.closed: list[int] = []
         self._spoil = spoil
         self._unanswered = False
+        self.waits: list[float] = []  # how long each answer was waited for
 
     def plan(self, draft_tokens: int = 7) -> DraftPlan:
         """A request's place here."""
@@ -30,12 +35,14 @@ class CountingLink:
 
     def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
         assert self.alive, "nothing is sent to a dead draft"
+        assert not self._unanswered, "strictly in turn"
         self.requests.append(request)
         self._unanswered = True
         ids = [] if rows is None else [int(row[0]) for row in rows]
         assert len(ids) == sum(step.num_rows for step in request.steps) <= self.max_rows
         for opening in request.opens:
             assert opening.session not in self.rows, "session numbers are new"
+            assert opening.context_id == self.context_id
             self.rows[opening.session] = []
         for step in request.steps:
             assert step.session not in self.closed
@@ -45,8 +52,11 @@ class CountingLink:
             del ids[: step.num_rows]
         self.closed.extend(request.closes)
 
-    def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
+    def receive(self, timeout_s: float) -> draft_pb2.StepResponse | None:
         assert self._unanswered, "nobody waits for what was never asked"
+        self.waits.append(timeout_s)
+        if not self.answers.is_set():
+            return None
         self._unanswered = False
         answer = draft_pb2.StepResponse()
         for step in self.requests[-1].steps:

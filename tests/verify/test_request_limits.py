@@ -12,22 +12,27 @@ from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1 import verify_pb2
 from domino_serve.v1.sampling_pb2 import Sampling
 from serving.errors import BadRequest, from_rpc_error
+from tests.services.served import Verify, serve_verify
 from tests.tiny_models import VOCAB, write_target
-from tests.verify.served_engine import Served, served_engine
 
 CONTEXT = 256
 NAN, INF = math.nan, math.inf
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder: Path = tmp_path_factory.mktemp("target")
-    write_target("llama", folder)
-    with served_engine(folder) as running:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("target")
+    write_target("llama", target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[Verify]:
+    with serve_verify(None, folder, kv_tokens=2048) as running:
         yield running
 
 
-def generate(service: Served, **fields: Any) -> verify_pb2.VerifyComplete:
+def generate(service: Verify, **fields: Any) -> verify_pb2.VerifyComplete:
     values: dict[str, Any] = {"request_id": "r", "prompt_ids": [7], "max_tokens": 3, **fields}
     *_, last = service.stub.Generate(verify_pb2.VerifyServiceGenerateRequest(**values), timeout=60)
     assert service.engine.idle.wait(30)
@@ -68,7 +73,7 @@ SERVED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", SERVED, ids=lambda f: str(f)[:60].replace("\n", " "))
-def test_limits_themselves_are_served(service: Served, fields: dict[str, Any]) -> None:
+def test_limits_themselves_are_served(service: Verify, fields: dict[str, Any]) -> None:
     """Off-by-one limits, and values at which the arithmetic breaks down."""
     done = generate(service, **fields)
     assert done.usage.completion_tokens == fields.get("max_tokens", 3) or (
@@ -108,7 +113,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("fields", "field"), REFUSED, ids=lambda f: str(f)[:60].replace("\n", " "))
 def test_beyond_them_the_field_is_named(
-    service: Served, fields: dict[str, Any], field: str
+    service: Verify, fields: dict[str, Any], field: str
 ) -> None:
     """A service used without our router must not trust its callers; greedy is no excuse either."""
     with pytest.raises(grpc.RpcError) as caught:
@@ -117,3 +122,15 @@ def test_beyond_them_the_field_is_named(
     assert isinstance(error, BadRequest)
     assert error.field == field
     assert generate(service).usage.completion_tokens == 3
+
+
+def test_no_request_can_be_larger_than_all_pages(folder: Path) -> None:
+    """Pages that hold less than the model's context: routers must know, and cap what they ask."""
+    with serve_verify(None, folder, kv_tokens=64) as small:
+        assert small.info.max_context == 64
+        assert generate(small, max_tokens=63).usage.completion_tokens == 63
+        with pytest.raises(grpc.RpcError) as caught:
+            generate(small, prompt_ids=[7] * 33, max_tokens=32)
+        error = from_rpc_error(caught.value)
+        assert "exceed the 64 positions of the context, or --kv-tokens" in str(error)
+        assert generate(small).usage.completion_tokens == 3

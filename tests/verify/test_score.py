@@ -13,10 +13,8 @@ from domino_serve.v1 import draft_pb2, verify_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1.sampling_pb2 import Sampling
 from serving.errors import BadRequest, Draining, Overloaded, from_rpc_error
-from tests.recorded_models import DOMINO_SHIFT, TARGET
-from tests.services.served import serve_draft
+from tests.services.served import Verify, serve_draft, serve_verify
 from tests.tiny_models import VOCAB, write_target
-from tests.verify.served_engine import Served, served_engine
 
 PROMPT = [17, 4, 99, 4, 61, 2, 30]
 
@@ -29,13 +27,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 @pytest.fixture(scope="module")
-def service(model: tuple[Path, Any]) -> Iterator[Served]:
-    with served_engine(model[0]) as running:
+def service(model: tuple[Path, Any]) -> Iterator[Verify]:
+    with serve_verify(None, model[0], kv_tokens=2048, prefill_tokens=16) as running:
         yield running
 
 
 def score(
-    service: Served, prompt: list[int], blocks: list[list[int]], **more: Any
+    service: Verify, prompt: list[int], blocks: list[list[int]], **more: Any
 ) -> verify_pb2.ScoreResponse:
     request = verify_pb2.ScoreRequest(
         prompt_ids=prompt, blocks=[verify_pb2.Block(ids=ids) for ids in blocks], **more
@@ -44,7 +42,7 @@ def score(
     return answer
 
 
-def generate(service: Served, count: int, prompt: list[int] = PROMPT, **more: Any) -> list[int]:
+def generate(service: Verify, count: int, prompt: list[int] = PROMPT, **more: Any) -> list[int]:
     request = verify_pb2.VerifyServiceGenerateRequest(
         request_id=f"generate-{threading.get_ident()}",
         prompt_ids=prompt,
@@ -57,7 +55,7 @@ def generate(service: Served, count: int, prompt: list[int] = PROMPT, **more: An
 
 @pytest.mark.parametrize("length", [1, 2, 7, 40])
 def test_choices_and_logprobs_equal_transformers(
-    service: Served, model: tuple[Path, Any], length: int
+    service: Verify, model: tuple[Path, Any], length: int
 ) -> None:
     """A row too early or late, or KV of another block, shows in the choices and their odds."""
     prompt = [(31 * i + 7) % VOCAB for i in range(length)]
@@ -75,7 +73,7 @@ def test_choices_and_logprobs_equal_transformers(
     assert answer.timings.verify_ns > 0
 
 
-def test_blocks_are_accepted_as_far_as_generate_would_go(service: Served) -> None:
+def test_blocks_are_accepted_as_far_as_generate_would_go(service: Verify) -> None:
     """An acceptance that differs from the engine's own would make Score a second truth."""
     right = generate(service, 12)
     wrong_at = [[*right[:n], (right[n] + 1) % VOCAB, *right[n + 1 :]] for n in range(12)]
@@ -86,7 +84,7 @@ def test_blocks_are_accepted_as_far_as_generate_would_go(service: Served) -> Non
         assert not found.choice_logprobs, "not asked for"
 
 
-def test_a_sampled_block_is_scored_as_generate_samples(service: Served) -> None:
+def test_a_sampled_block_is_scored_as_generate_samples(service: Verify) -> None:
     """Seeds and positions have to mean the same to whoever verifies from outside."""
     sampling = Sampling(temperature=0.8, top_p=0.9, seed=5)
     right = generate(service, 10, sampling=sampling)
@@ -95,7 +93,7 @@ def test_a_sampled_block_is_scored_as_generate_samples(service: Served) -> None:
     assert (found.accepted_tokens, list(found.choices[:10])) == (10, right)
 
 
-def test_scores_join_the_running_batch(service: Served) -> None:
+def test_scores_join_the_running_batch(service: Verify) -> None:
     """Scoring between the steps of running requests must not touch their KV."""
     alone = generate(service, 60)
     expected = score(service, PROMPT, [alone[:8]] * 9)
@@ -110,7 +108,7 @@ def test_scores_join_the_running_batch(service: Served) -> None:
 
 def test_preempted_scores_say_the_same(model: tuple[Path, Any]) -> None:
     """Scores that lose their pages prefill the prompt again and go on with the next block."""
-    with served_engine(model[0], page_size=8, kv_tokens=64) as service:
+    with serve_verify(None, model[0], page_size=8, kv_tokens=64) as service:
         prompts = [[(7 * i + n) % VOCAB for n in range(20 + i)] for i in range(4)]
         blocks = [[5] * size for size in range(12)]
         alone = [score(service, prompt, blocks, logprobs=True).scores for prompt in prompts]
@@ -142,7 +140,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_bad_scores_are_refused_by_name(service: Served, name: str) -> None:
+def test_bad_scores_are_refused_by_name(service: Verify, name: str) -> None:
     """A service used by itself has no router in front that checks."""
     args, field = REFUSED[name]
     with pytest.raises(grpc.RpcError) as caught:
@@ -154,7 +152,7 @@ def test_bad_scores_are_refused_by_name(service: Served, name: str) -> None:
 
 def test_a_full_or_ending_service_refuses_scores(model: tuple[Path, Any]) -> None:
     """Scores take the queue's places like any request; none may wait for ever."""
-    with served_engine(model[0], max_sequences=1, max_waiting=0, kv_tokens=64) as service:
+    with serve_verify(None, model[0], max_sequences=1, max_waiting=0, kv_tokens=64) as service:
         long = verify_pb2.VerifyServiceGenerateRequest(
             request_id="long", prompt_ids=[1], max_tokens=60
         )
@@ -167,14 +165,14 @@ def test_a_full_or_ending_service_refuses_scores(model: tuple[Path, Any]) -> Non
         assert service.engine.idle.wait(30)
         with pytest.raises(grpc.RpcError) as large:
             score(service, [1] * 20, [[1] * 60])
-        assert "blocks: prompt and blocks need 5 KV pages" in str(from_rpc_error(large.value))
+        assert "blocks[0].ids: ends beyond the 64 positions" in str(from_rpc_error(large.value))
         service.draining.set()
         with pytest.raises(grpc.RpcError) as ending:
             score(service, PROMPT, [[1]])
         assert isinstance(from_rpc_error(ending.value), Draining)
 
 
-def test_a_caller_that_leaves_ends_its_scores(service: Served) -> None:
+def test_a_caller_that_leaves_ends_its_scores(service: Verify) -> None:
     """Abandoned scores would hold a place in the batch for all their blocks."""
     request = verify_pb2.ScoreRequest(
         prompt_ids=[1] * 180, blocks=[verify_pb2.Block(ids=[1] * 64)] * 64
@@ -187,7 +185,7 @@ def test_a_caller_that_leaves_ends_its_scores(service: Served) -> None:
     assert score(service, PROMPT, [[]]).scores
 
 
-def test_loads_are_the_moments_figures(service: Served) -> None:
+def test_loads_are_the_moments_figures(service: Verify) -> None:
     """A balancer that reads 0 where a batch runs sends everything here."""
     request = verify_pb2.VerifyServiceGenerateRequest(
         request_id="load", prompt_ids=PROMPT, max_tokens=100
@@ -207,7 +205,7 @@ def test_loads_are_the_moments_figures(service: Served) -> None:
 
 def test_loads_show_the_draft_links() -> None:
     """A draft that broke, or drafts for nobody, must be visible from outside."""
-    with serve_draft() as draft, served_engine(TARGET, DOMINO_SHIFT) as service:
+    with serve_draft() as draft, serve_verify() as service:
         ask = verify_pb2.GetLoadsRequest()
         assert not service.stub.GetLoads(ask).draft_links
         seat = draft.stub.ReserveSeat(

@@ -37,7 +37,7 @@ class _SessionErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Se
     SESSION_ERROR_REASON_CONTEXT_GAP: _SessionErrorReason.ValueType  # 3
     """rows_start is not the draft's committed end."""
     SESSION_ERROR_REASON_STALE: _SessionErrorReason.ValueType  # 4
-    """The message belongs to an older epoch or step, or another context."""
+    """The message belongs to an older step, or to another context."""
     SESSION_ERROR_REASON_INVALID: _SessionErrorReason.ValueType  # 5
     """A field is out of range."""
     SESSION_ERROR_REASON_CAPACITY: _SessionErrorReason.ValueType  # 6
@@ -55,7 +55,7 @@ SESSION_ERROR_REASON_TICKET: SessionErrorReason.ValueType  # 2
 SESSION_ERROR_REASON_CONTEXT_GAP: SessionErrorReason.ValueType  # 3
 """rows_start is not the draft's committed end."""
 SESSION_ERROR_REASON_STALE: SessionErrorReason.ValueType  # 4
-"""The message belongs to an older epoch or step, or another context."""
+"""The message belongs to an older step, or to another context."""
 SESSION_ERROR_REASON_INVALID: SessionErrorReason.ValueType  # 5
 """A field is out of range."""
 SESSION_ERROR_REASON_CAPACITY: SessionErrorReason.ValueType  # 6
@@ -71,8 +71,12 @@ class HandshakeRequest(_message.Message):
     CONTRACT_VERSION_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     DRAFT_FIELD_NUMBER: _builtins.int
+    SELF_TEST_ROWS_FIELD_NUMBER: _builtins.int
+    SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
     contract_version: _builtins.int
     """Version of this contract; refused when the draft service speaks another."""
+    synthetic_acceptance: _builtins.str
+    """Benchmarks only, see GetTargetResponse; the draft service says so in its log."""
     @_builtins.property
     def target(self) -> _verify_pb2.TargetFingerprint:
         """The verify service's target."""
@@ -81,16 +85,25 @@ class HandshakeRequest(_message.Message):
     def draft(self) -> _verify_pb2.DraftFingerprint:
         """The draft checkpoint whose projection the verify service loaded."""
 
+    @_builtins.property
+    def self_test_rows(self) -> _tensor_pb2.Tensor:
+        """Self-test block: rows [n, hidden] that the verify service's projection makes of the embeddings
+        of fixed ids, see serving/self_test.py. The draft service has made the same rows of its own
+        copies; others are FAILED_PRECONDITION (MODEL_MISMATCH, self_test_rows).
+        """
+
     def __init__(
         self,
         *,
         contract_version: _builtins.int = ...,
         target: _verify_pb2.TargetFingerprint | None = ...,
         draft: _verify_pb2.DraftFingerprint | None = ...,
+        self_test_rows: _tensor_pb2.Tensor | None = ...,
+        synthetic_acceptance: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "self_test_rows", b"self_test_rows", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract_version", b"contract_version", "draft", b"draft", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract_version", b"contract_version", "draft", b"draft", "self_test_rows", b"self_test_rows", "synthetic_acceptance", b"synthetic_acceptance", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -107,6 +120,7 @@ class HandshakeResponse(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     MAX_SESSIONS_FIELD_NUMBER: _builtins.int
     MAX_ROWS_FIELD_NUMBER: _builtins.int
+    CONTEXT_ID_FIELD_NUMBER: _builtins.int
     contract_version: _builtins.int
     """Version of this contract."""
     incarnation: _builtins.str
@@ -115,6 +129,10 @@ class HandshakeResponse(_message.Message):
     """Sessions at once."""
     max_rows: _builtins.int
     """Most projected rows in one StepRequest."""
+    context_id: _builtins.int
+    """What SessionOpen must name. Another process or other weights have another one, so that a stream
+    never lands unnoticed at a draft service that this handshake was not made with.
+    """
     @_builtins.property
     def draft(self) -> _verify_pb2.DraftFingerprint:
         """The loaded draft."""
@@ -127,10 +145,11 @@ class HandshakeResponse(_message.Message):
         incarnation: _builtins.str = ...,
         max_sessions: _builtins.int = ...,
         max_rows: _builtins.int = ...,
+        context_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract_version", b"contract_version", "draft", b"draft", "incarnation", b"incarnation", "max_rows", b"max_rows", "max_sessions", b"max_sessions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "contract_version", b"contract_version", "draft", b"draft", "incarnation", b"incarnation", "max_rows", b"max_rows", "max_sessions", b"max_sessions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -187,6 +206,50 @@ class ReserveSeatResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReserveSeatResponse: _TypeAlias = ReserveSeatResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseSeatRequest(_message.Message):
+    """Names a seat to give back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKET_FIELD_NUMBER: _builtins.int
+    ticket: _builtins.str
+    """From ReserveSeat."""
+    def __init__(
+        self,
+        *,
+        ticket: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseSeatRequest: _TypeAlias = ReleaseSeatRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseSeatResponse(_message.Message):
+    """Answer to ReleaseSeat."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASED_FIELD_NUMBER: _builtins.int
+    released: _builtins.bool
+    """Whether the seat was still reserved."""
+    def __init__(
+        self,
+        *,
+        released: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["released", b"released"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseSeatResponse: _TypeAlias = ReleaseSeatResponse  # noqa: Y015
 
 @_typing.final
 class StepRequest(_message.Message):
@@ -255,7 +318,7 @@ class SessionOpen(_message.Message):
     mode: _speculation_pb2.Mode.ValueType
     """MODE_DFLASH or MODE_DOMINO."""
     context_id: _builtins.int
-    """Names the context; changes when weights or incarnations change."""
+    """From the handshake; the session is refused as STALE when it is another's."""
     def __init__(
         self,
         *,
@@ -279,8 +342,6 @@ class SessionStep(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
-    CONTEXT_ID_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     ROWS_START_FIELD_NUMBER: _builtins.int
     NUM_ROWS_FIELD_NUMBER: _builtins.int
@@ -288,12 +349,8 @@ class SessionStep(_message.Message):
     DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     """The session."""
-    context_id: _builtins.int
-    """Context the rows belong to."""
-    epoch: _builtins.int
-    """Orders reconnects and preemptions; older epochs are dropped."""
     step: _builtins.int
-    """Orders the steps of an epoch; the same step again gets the same answer."""
+    """Orders the session's steps: an older one is STALE, the same step again gets the same answer."""
     rows_start: _builtins.int
     """Position of the first row; equals the session's draft_kv_len."""
     num_rows: _builtins.int
@@ -306,8 +363,6 @@ class SessionStep(_message.Message):
         self,
         *,
         session: _builtins.int = ...,
-        context_id: _builtins.int = ...,
-        epoch: _builtins.int = ...,
         step: _builtins.int = ...,
         rows_start: _builtins.int = ...,
         num_rows: _builtins.int = ...,
@@ -316,7 +371,7 @@ class SessionStep(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "_draft_tokens", b"_draft_tokens", "current", b"current", "draft_tokens", b"draft_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "_draft_tokens", b"_draft_tokens", "context_id", b"context_id", "current", b"current", "draft_tokens", b"draft_tokens", "epoch", b"epoch", "num_rows", b"num_rows", "rows_start", b"rows_start", "session", b"session", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "_draft_tokens", b"_draft_tokens", "current", b"current", "draft_tokens", b"draft_tokens", "num_rows", b"num_rows", "rows_start", b"rows_start", "session", b"session", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__current: _TypeAlias = _typing.Literal["current"]  # noqa: Y015
     _WhichOneofArgType__current: _TypeAlias = _typing.Literal["_current", b"_current"]  # noqa: Y015
@@ -370,14 +425,11 @@ class SessionResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     PROPOSALS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     """The session."""
-    epoch: _builtins.int
-    """Echoes SessionStep.epoch."""
     step: _builtins.int
     """Echoes SessionStep.step."""
     @_builtins.property
@@ -392,14 +444,13 @@ class SessionResult(_message.Message):
         self,
         *,
         session: _builtins.int = ...,
-        epoch: _builtins.int = ...,
         step: _builtins.int = ...,
         proposals: Global___Proposals | None = ...,
         error: Global___SessionError | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "error", b"error", "proposals", b"proposals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "epoch", b"epoch", "error", b"error", "proposals", b"proposals", "session", b"session", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "error", b"error", "proposals", b"proposals", "session", b"session", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["proposals", "error"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015

@@ -46,6 +46,11 @@ class DraftServiceStub(object):
                 request_serializer=domino__serve_dot_v1_dot_draft__pb2.ReserveSeatRequest.SerializeToString,
                 response_deserializer=domino__serve_dot_v1_dot_draft__pb2.ReserveSeatResponse.FromString,
                 _registered_method=True)
+        self.ReleaseSeat = channel.unary_unary(
+                '/domino_serve.v1.DraftService/ReleaseSeat',
+                request_serializer=domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatRequest.SerializeToString,
+                response_deserializer=domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatResponse.FromString,
+                _registered_method=True)
         self.Step = channel.stream_stream(
                 '/domino_serve.v1.DraftService/Step',
                 request_serializer=domino__serve_dot_v1_dot_draft__pb2.StepRequest.SerializeToString,
@@ -72,6 +77,13 @@ class DraftServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReleaseSeat(self, request, context):
+        """Gives back a seat that nobody will open; nothing happens when it was opened or has expired.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Step(self, request_iterator, context):
         """The hot path: one stream per verify service, one message each way per engine step. Sessions
         live at most as long as their stream. One sequence's error never ends the stream.
@@ -92,6 +104,11 @@ def add_DraftServiceServicer_to_server(servicer, server):
                     servicer.ReserveSeat,
                     request_deserializer=domino__serve_dot_v1_dot_draft__pb2.ReserveSeatRequest.FromString,
                     response_serializer=domino__serve_dot_v1_dot_draft__pb2.ReserveSeatResponse.SerializeToString,
+            ),
+            'ReleaseSeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseSeat,
+                    request_deserializer=domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatRequest.FromString,
+                    response_serializer=domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatResponse.SerializeToString,
             ),
             'Step': grpc.stream_stream_rpc_method_handler(
                     servicer.Step,
@@ -155,6 +172,33 @@ class DraftService(object):
             '/domino_serve.v1.DraftService/ReserveSeat',
             domino__serve_dot_v1_dot_draft__pb2.ReserveSeatRequest.SerializeToString,
             domino__serve_dot_v1_dot_draft__pb2.ReserveSeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseSeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/domino_serve.v1.DraftService/ReleaseSeat',
+            domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatRequest.SerializeToString,
+            domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatResponse.FromString,
             options,
             channel_credentials,
             insecure,

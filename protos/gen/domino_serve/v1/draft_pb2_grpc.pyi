@@ -39,6 +39,8 @@ class DraftServiceStub:
     """Compares both sides before any session; a mismatch is FAILED_PRECONDITION naming the field."""
     ReserveSeat: _grpc.UnaryUnaryMultiCallable[_draft_pb2.ReserveSeatRequest, _draft_pb2.ReserveSeatResponse]
     """Reserves a session for a short while; RESOURCE_EXHAUSTED (CAPACITY) when all are taken."""
+    ReleaseSeat: _grpc.UnaryUnaryMultiCallable[_draft_pb2.ReleaseSeatRequest, _draft_pb2.ReleaseSeatResponse]
+    """Gives back a seat that nobody will open; nothing happens when it was opened or has expired."""
     Step: _grpc.StreamStreamMultiCallable[_draft_pb2.StepRequest, _draft_pb2.StepResponse]
     """The hot path: one stream per verify service, one message each way per engine step. Sessions
     live at most as long as their stream. One sequence's error never ends the stream.
@@ -55,6 +57,8 @@ class DraftServiceAsyncStub(DraftServiceStub):
     """Compares both sides before any session; a mismatch is FAILED_PRECONDITION naming the field."""
     ReserveSeat: _aio.UnaryUnaryMultiCallable[_draft_pb2.ReserveSeatRequest, _draft_pb2.ReserveSeatResponse]  # type: ignore[assignment]
     """Reserves a session for a short while; RESOURCE_EXHAUSTED (CAPACITY) when all are taken."""
+    ReleaseSeat: _aio.UnaryUnaryMultiCallable[_draft_pb2.ReleaseSeatRequest, _draft_pb2.ReleaseSeatResponse]  # type: ignore[assignment]
+    """Gives back a seat that nobody will open; nothing happens when it was opened or has expired."""
     Step: _aio.StreamStreamMultiCallable[_draft_pb2.StepRequest, _draft_pb2.StepResponse]  # type: ignore[assignment]
     """The hot path: one stream per verify service, one message each way per engine step. Sessions
     live at most as long as their stream. One sequence's error never ends the stream.
@@ -80,6 +84,14 @@ class DraftServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_draft_pb2.ReserveSeatResponse, _abc.Awaitable[_draft_pb2.ReserveSeatResponse]]:
         """Reserves a session for a short while; RESOURCE_EXHAUSTED (CAPACITY) when all are taken."""
+
+    @_abc_1.abstractmethod
+    def ReleaseSeat(
+        self,
+        request: _draft_pb2.ReleaseSeatRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_draft_pb2.ReleaseSeatResponse, _abc.Awaitable[_draft_pb2.ReleaseSeatResponse]]:
+        """Gives back a seat that nobody will open; nothing happens when it was opened or has expired."""
 
     @_abc_1.abstractmethod
     def Step(

@@ -453,6 +453,7 @@ class GetModelInfoResponse(_message.Message):
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _builtins.int
     MAX_STOP_STRINGS_FIELD_NUMBER: _builtins.int
     MAX_STOP_CHARS_FIELD_NUMBER: _builtins.int
+    SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
     target: _builtins.str
     """Target's folder name."""
     draft: _builtins.str
@@ -487,6 +488,10 @@ class GetModelInfoResponse(_message.Message):
     """Most stop strings of a request."""
     max_stop_chars: _builtins.int
     """Most characters of a stop string."""
+    synthetic_acceptance: _builtins.str
+    """Benchmarks only: the acceptance that the verify service pretends; answers are not the target's
+    then. Empty: acceptance is real.
+    """
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """End-of-sequence ids of the target."""
@@ -522,10 +527,11 @@ class GetModelInfoResponse(_message.Message):
         has_chat_template: _builtins.bool = ...,
         max_stop_strings: _builtins.int = ...,
         max_stop_chars: _builtins.int = ...,
+        synthetic_acceptance: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_default_sampling", b"_default_sampling", "default_sampling", b"default_sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_sampling", b"_default_sampling", "block_size", b"block_size", "default_draft_tokens", b"default_draft_tokens", "default_max_tokens", b"default_max_tokens", "default_mode", b"default_mode", "default_sampling", b"default_sampling", "draft", b"draft", "draft_hash", b"draft_hash", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "max_context", b"max_context", "max_draft_tokens", b"max_draft_tokens", "max_requests", b"max_requests", "max_sequences", b"max_sequences", "max_stop_chars", b"max_stop_chars", "max_stop_strings", b"max_stop_strings", "modes", b"modes", "target", b"target", "target_hash", b"target_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_sampling", b"_default_sampling", "block_size", b"block_size", "default_draft_tokens", b"default_draft_tokens", "default_max_tokens", b"default_max_tokens", "default_mode", b"default_mode", "default_sampling", b"default_sampling", "draft", b"draft", "draft_hash", b"draft_hash", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "has_chat_template", b"has_chat_template", "max_context", b"max_context", "max_draft_tokens", b"max_draft_tokens", "max_requests", b"max_requests", "max_sequences", b"max_sequences", "max_stop_chars", b"max_stop_chars", "max_stop_strings", b"max_stop_strings", "modes", b"modes", "synthetic_acceptance", b"synthetic_acceptance", "target", b"target", "target_hash", b"target_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__default_sampling: _TypeAlias = _typing.Literal["default_sampling"]  # noqa: Y015
     _WhichOneofArgType__default_sampling: _TypeAlias = _typing.Literal["_default_sampling", b"_default_sampling"]  # noqa: Y015

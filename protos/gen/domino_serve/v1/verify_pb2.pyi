@@ -461,12 +461,17 @@ class GetTargetResponse(_message.Message):
     MAX_SEQUENCES_FIELD_NUMBER: _builtins.int
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     DEFAULT_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
     max_context: _builtins.int
     """Most positions of prompt plus completion."""
     max_sequences: _builtins.int
     """Sequences that run at once; more wait in a queue."""
     default_draft_tokens: _builtins.int
     """Draft tokens per step of requests that name none: the service's width - 1."""
+    synthetic_acceptance: _builtins.str
+    """Benchmarks only: the acceptance that is pretended, such as "6.5"; answers are not the target's
+    then. Empty: acceptance is real.
+    """
     @_builtins.property
     def target(self) -> Global___TargetFingerprint:
         """Identity of the target, to compare with a draft's."""
@@ -488,10 +493,11 @@ class GetTargetResponse(_message.Message):
         max_sequences: _builtins.int = ...,
         eos_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         default_draft_tokens: _builtins.int = ...,
+        synthetic_acceptance: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "draft", b"draft", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "default_draft_tokens", b"default_draft_tokens", "draft", b"draft", "eos_token_ids", b"eos_token_ids", "max_context", b"max_context", "max_sequences", b"max_sequences", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "default_draft_tokens", b"default_draft_tokens", "draft", b"draft", "eos_token_ids", b"eos_token_ids", "max_context", b"max_context", "max_sequences", b"max_sequences", "synthetic_acceptance", b"synthetic_acceptance", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__draft: _TypeAlias = _typing.Literal["draft"]  # noqa: Y015
     _WhichOneofArgType__draft: _TypeAlias = _typing.Literal["_draft", b"_draft"]  # noqa: Y015
@@ -569,22 +575,26 @@ class DraftLinkLoad(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     ALIVE_FIELD_NUMBER: _builtins.int
     SESSIONS_FIELD_NUMBER: _builtins.int
+    LATE_ANSWERS_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """host:port of the draft service."""
     alive: _builtins.bool
     """False once it broke; the next request with a seat there makes a new one."""
     sessions: _builtins.int
     """Running requests it drafts for."""
+    late_answers: _builtins.int
+    """Answers that came after the step budget, so that a step went on without them."""
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         alive: _builtins.bool = ...,
         sessions: _builtins.int = ...,
+        late_answers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "alive", b"alive", "sessions", b"sessions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "alive", b"alive", "late_answers", b"late_answers", "sessions", b"sessions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -641,6 +651,7 @@ class TargetFingerprint(_message.Message):
     HIDDEN_SIZE_FIELD_NUMBER: _builtins.int
     NUM_LAYERS_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
+    TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Folder name, for messages only."""
     content_hash: _builtins.str
@@ -653,6 +664,8 @@ class TargetFingerprint(_message.Message):
     """Decoder layers."""
     dtype: _builtins.str
     """Computation dtype: "float32", "bfloat16" or "float16"."""
+    tokenizer_hash: _builtins.str
+    """sha256 of tokenizer.json; empty where the folder has none, and then nothing is compared."""
     def __init__(
         self,
         *,
@@ -662,10 +675,11 @@ class TargetFingerprint(_message.Message):
         hidden_size: _builtins.int = ...,
         num_layers: _builtins.int = ...,
         dtype: _builtins.str = ...,
+        tokenizer_hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_hash", b"content_hash", "dtype", b"dtype", "hidden_size", b"hidden_size", "name", b"name", "num_layers", b"num_layers", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_hash", b"content_hash", "dtype", b"dtype", "hidden_size", b"hidden_size", "name", b"name", "num_layers", b"num_layers", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

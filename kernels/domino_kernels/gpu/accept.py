@@ -1,0 +1,89 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+# @triton.jit functions take values of the kernel language, which has no types for mypy
+"""Logits and proposals in; the target's choices, the accepted count and the bonus token out."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from domino_kernels.rollout_device import (
+    LOWEST_KEY,
+    after_previous,
+    key_token,
+    launch_options,
+    pack_key,
+)
+from domino_kernels.rollout_reference import lowest_argmax
+
+TILE = 4096
+HIGHEST, LOWEST = tl.constexpr(0x7F800000), tl.constexpr(-0x7F800001)  # both infinities, ordered
+
+
+@triton.jit
+def _best_kernel(logits, keys, parts, V: tl.constexpr, T: tl.constexpr, PDL: tl.constexpr):
+    after_previous(PDL)
+    row, part = tl.program_id(0), tl.program_id(1)
+    v = part * T + tl.arange(0, T)
+    at = logits + row.to(tl.int64) * V + v
+    scores = tl.load(at, v < V, -float("inf")).to(tl.float32)
+    scores = tl.where(scores == scores, scores, float("inf"))  # found, and then refused
+    tl.store(keys + row * parts + part, tl.max(pack_key(scores, tl.minimum(v, V - 1)), axis=0))
+
+
+@triton.jit
+def _accept_kernel(keys, ids, counts, out, parts, width, PARTS: tl.constexpr, W: tl.constexpr,
+                   PDL: tl.constexpr):  # fmt: skip
+    after_previous(PDL)
+    sequence, j, part = tl.program_id(0), tl.arange(0, W), tl.arange(0, PARTS)
+    count = tl.load(counts + sequence)
+    row = sequence * width + j
+    at = keys + row[:, None] * parts + part[None, :]
+    found = tl.load(at, (j < width)[:, None] & (part < parts)[None, :], LOWEST_KEY)
+    best = tl.max(found, axis=1)
+    choice = key_token(best)
+    score = (best >> 32).to(tl.int32)
+    infinite = (score >= HIGHEST) | (score <= LOWEST)
+    broken = tl.sum(tl.where((j < count) & infinite, 1, 0), axis=0)
+    proposed = tl.load(ids + row + 1, j + 1 < count, -1)
+    wrong = tl.where((j + 1 < count) & (proposed == choice), W, j)
+    accepted = tl.min(wrong, axis=0)
+    bonus = tl.sum(tl.where(j == accepted, choice, 0), axis=0)
+    result = out + sequence * (width + 2)
+    tl.store(result, tl.where(broken > 0, -1, accepted))
+    tl.store(result + 1, bonus)
+    tl.store(result + 2 + j, choice, j < width)
+
+
+def greedy_accept(logits: Tensor, ids: Tensor, counts: Tensor) -> Tensor:
+    """logits [B * W, V], ids [B, W] int32 (current, then proposals), counts [B] int32 ids used.
+
+    Returns [B, W + 2] int32: accepted proposals, the bonus token, then the choice after each id:
+    the highest logit, the lowest id on ties. The accepted count is -1 where the logits of a used
+    id are no numbers.
+    """
+    (batch, width), vocab = ids.shape, logits.shape[1]
+    parts: int = triton.cdiv(vocab, TILE)
+    keys = torch.empty(batch * width, parts, dtype=torch.int64, device=logits.device)
+    out = torch.empty(batch, width + 2, dtype=torch.int32, device=logits.device)
+    _best_kernel[batch * width, parts](
+        logits, keys, parts, V=vocab, T=TILE, **launch_options(logits, warps=8)
+    )
+    _accept_kernel[(batch,)](
+        keys, ids, counts, out, parts, width, PARTS=triton.next_power_of_2(parts),
+        W=triton.next_power_of_2(width), **launch_options(logits, warps=4),
+    )  # fmt: skip
+    return out
+
+
+def greedy_accept_reference(logits: Tensor, ids: Tensor, counts: Tensor) -> Tensor:
+    """What `greedy_accept` writes."""
+    batch, width = ids.shape
+    choices = lowest_argmax(logits.float()).view(batch, width)
+    proposed = torch.arange(1, width, device=ids.device) < counts[:, None]
+    right = proposed & (ids[:, 1:] == choices[:, :-1])
+    accepted = right.long().cumprod(1).sum(1, keepdim=True)
+    used = torch.arange(width, device=ids.device) < counts[:, None]
+    good = logits.amax(-1).isfinite().view(batch, width) | ~used
+    told = torch.where(good.all(1, keepdim=True), accepted, -1)
+    return torch.cat([told, choices.gather(1, accepted), choices], 1).int()

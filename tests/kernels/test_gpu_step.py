@@ -1,0 +1,121 @@
+"""The kernels of a target's step, each beside its torch reference, under Triton's interpreter."""
+
+import pytest
+
+from tests.kernels.interpreted import run_interpreted
+
+pytest.importorskip("triton")
+
+NORM = """
+from domino_kernels.gpu.norm import add_rms_norm, add_rms_norm_reference, norm_to_slots
+
+rng = torch.Generator().manual_seed(1)
+for n, hidden, parts in ((3, 48, 2), (1, 64, 1), (4, 100, 3)):
+    stream = torch.randn(n, hidden, generator=rng)
+    delta = torch.randn(parts, n, hidden, generator=rng)
+    weight = torch.randn(hidden, generator=rng)
+    wanted, normed = add_rms_norm_reference(stream, delta, weight, 1e-5)
+    taps = torch.full((n, 2, hidden), torch.nan)
+    out = add_rms_norm(stream, delta, weight, 1e-5, tap=taps[:, 1])
+    torch.testing.assert_close(stream, wanted)
+    torch.testing.assert_close(taps[:, 1], wanted)
+    assert taps[:, 0].isnan().all()
+    torch.testing.assert_close(out, normed)
+    torch.testing.assert_close(add_rms_norm(stream, None, weight, 1e-5), normed)
+    bias = torch.randn(hidden, generator=rng)
+    add_rms_norm(stream, delta, weight, 1e-5, bias=bias)
+    torch.testing.assert_close(stream, wanted + delta.sum(0) + bias)
+    table = torch.full((9, hidden), torch.nan)
+    slots = torch.tensor([7, -1, 2, 5], dtype=torch.int32)[:n]
+    norm_to_slots(delta, weight, 1e-5, table, slots)
+    wanted = add_rms_norm_reference(torch.zeros_like(stream), delta, weight, 1e-5)[1]
+    kept = slots >= 0
+    torch.testing.assert_close(table[slots[kept].long()], wanted[kept])
+    assert int(table.isnan().any(1).sum()) == 9 - int(kept.sum())
+"""
+
+ROPE = """
+from domino_kernels.gpu.rope_store import Heads, rope_store, rope_store_reference
+
+rng = torch.Generator().manual_seed(2)
+for heads, kv, dim, norm in ((4, 2, 16, True), (3, 1, 12, False)):
+    width = (heads + 2 * kv) * dim
+    spec = Heads(
+        heads=heads, kv_heads=kv, head_dim=dim, eps=1e-6,
+        bias=None if norm else torch.randn(width, generator=rng),
+        q_norm=torch.randn(dim, generator=rng) if norm else None,
+        k_norm=torch.randn(dim, generator=rng) if norm else None,
+    )
+    parts = torch.randn(2, 5, width, generator=rng)
+    angles = torch.randn(50, dim // 2, generator=rng), torch.randn(50, dim // 2, generator=rng)
+    positions = torch.tensor([30, 31, 7, 0, 49], dtype=torch.int32)
+    slots = torch.tensor([14, 15, -1, 0, 9], dtype=torch.int32)
+    k, v = (torch.full((4, kv, 4, dim), torch.nan) for _ in range(2))
+    q = rope_store(parts, spec, angles, positions, slots, (k, v))
+    wanted = rope_store_reference(parts.sum(0), spec, angles, positions)
+    torch.testing.assert_close(q, wanted[0], atol=1e-5, rtol=1e-5)
+    for pages, rows in ((k, wanted[1]), (v, wanted[2])):
+        for row, slot in enumerate(slots.tolist()):
+            if slot >= 0:
+                found = pages[slot // 4, :, slot % 4]
+                torch.testing.assert_close(found, rows[row], atol=1e-5, rtol=1e-5)
+        assert int((~pages.isnan()).all(3).all(1).sum()) == 4, "only the given slots are written"
+"""
+
+SILU = """
+from domino_kernels.gpu.silu import silu_mul, silu_mul_reference
+
+parts = torch.randn(2, 3, 260, generator=torch.Generator().manual_seed(3))
+torch.testing.assert_close(silu_mul(parts, parts.dtype), silu_mul_reference(parts))
+bias = torch.randn(260)
+found = silu_mul(parts, parts.dtype, bias)
+torch.testing.assert_close(found, silu_mul_reference(parts + bias / 2))
+"""
+
+ACCEPT = """
+from domino_kernels.gpu.accept import greedy_accept, greedy_accept_reference
+
+rng = torch.Generator().manual_seed(4)
+for batch, width, vocab in ((4, 5, 5000), (2, 1, 31), (3, 17, 100)):
+    logits = torch.randn(batch * width, vocab, generator=rng)
+    logits[0, 3] = logits[0, vocab - 1] = 9.0  # a tie: the lowest id
+    choices = logits.argmax(-1).view(batch, width)
+    ids = torch.randint(vocab, (batch, width), generator=rng)
+    right = torch.tensor([9, 2, 0, 4])[:batch]
+    for b in range(batch):
+        for j in range(1, min(width, int(right[b]) + 1)):
+            ids[b, j] = choices[b, j - 1]
+    counts = torch.tensor([width, width, max(1, width - 2), 2])[:batch].clamp(max=width)
+    out = greedy_accept(logits, ids.int(), counts.int())
+    wanted = greedy_accept_reference(logits, ids, counts)
+    assert torch.equal(out, wanted), (out, wanted)
+    assert out[0, 2] == 3
+    assert out[0, 0] == min(9, width - 1) and out[0, 1] == out[0, 2 + out[0, 0]]
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        broken = logits.clone()
+        broken[0, 5 if bad == bad and bad > 0 else slice(None)] = bad
+        broken[0, vocab - 1] = bad
+        told = greedy_accept(broken, ids.int(), counts.int())
+        assert told[0, 0] == -1 and torch.equal(told[1:], wanted[1:]), bad
+"""
+
+LINEAR = """
+from domino_kernels.gpu.linear import Tiling, linear_parts, linear_reference
+
+rng = torch.Generator().manual_seed(5)
+for rows, features, width in ((3, 64, 64), (17, 70, 50), (1, 33, 100)):
+    x, w = torch.randn(rows, width, generator=rng), torch.randn(features, width, generator=rng)
+    for splits in (1, 2, 3):
+        out = linear_parts(x, w, Tiling(columns=32, depth=16, splits=splits))
+        torch.testing.assert_close(
+            out.double().sum(0), linear_reference(x, w), atol=1e-4, rtol=1e-4
+        )
+"""
+
+
+@pytest.mark.parametrize(
+    "script", [NORM, ROPE, SILU, ACCEPT, LINEAR], ids=["norm", "rope", "silu", "accept", "linear"]
+)
+def test_kernels_equal_their_references(script: str) -> None:
+    """A row, slot, part or tie taken wrongly shows nowhere but in the model's answers."""
+    run_interpreted(script)

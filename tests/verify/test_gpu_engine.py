@@ -1,0 +1,85 @@
+"""The verify engine on a GPU against the one on the CPU, in float32: the same ids."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from domino_cli.in_process import InProcess, collect
+from domino_serve.v1 import speculation_pb2 as spec
+from tests.engines import OracleLink, engines
+from tests.tiny_models import VOCAB, write_draft, write_target
+from verify_service.gpu_executor import GpuExecutor
+from verify_service.sampling import SamplingParams
+from verify_service.sequence import DraftPlan
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+FAMILIES = ["qwen3", "llama", "llama_bias", "qwen2"]
+COUNT = 60
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[InProcess, InProcess]]:
+    """Engines of one model on the CPU and on the GPU."""
+    target, draft = tmp_path_factory.mktemp("target"), tmp_path_factory.mktemp("draft")
+    write_target(request.param, target)
+    write_draft(target, draft, block_size=8, domino=True, shift=True)
+    gpu = {"device": "cuda:0", "prefill_tokens": 48, "max_sequences": 6}
+    with (
+        engines(target, None) as on_cpu,
+        engines(target, draft, **gpu) as on_gpu,  # type: ignore[arg-type]
+    ):
+        yield on_cpu, on_gpu
+
+
+def prompts() -> list[list[int]]:
+    rng = random.Random(5)
+    return [[rng.randrange(VOCAB) for _ in range(n)] for n in (1, 7, 60, 23, 90, 3, 41, 16)]
+
+
+def graphs(engine: InProcess) -> GpuExecutor:
+    executor = engine.engine._executor
+    assert isinstance(executor, GpuExecutor)
+    return executor
+
+
+def test_plain_and_drafted_steps_equal_the_cpu(pair: tuple[InProcess, InProcess]) -> None:
+    """Buckets, padding, splits, page tables or acceptance taken wrongly change a token."""
+    on_cpu, on_gpu = pair
+    expected = [collect(on_cpu.submit(prompt, COUNT))[0] for prompt in prompts()]
+    before = graphs(on_gpu).num_graph
+    together = [on_gpu.submit(prompt, COUNT) for prompt in prompts()]
+    assert [collect(events)[0] for events in together] == expected
+    assert graphs(on_gpu).num_graph - before >= len(prompts()) * (COUNT - 1)
+    tickets = {str(i): [*p, *ids] for i, (p, ids) in enumerate(zip(prompts(), expected))}  # noqa: B905
+    link = OracleLink(tickets, VOCAB, seed=3)
+    drafted = [
+        on_gpu.submit(
+            prompt,
+            COUNT,
+            plan=DraftPlan(link=link, ticket=str(i), mode=spec.MODE_DOMINO, draft_tokens=2 + i),
+        )
+        for i, prompt in enumerate(prompts())
+    ]
+    answers = [collect(events) for events in drafted]
+    assert [ids for ids, _ in answers] == expected
+    assert sum(done.speculation.accepted_tokens for _, done in answers) > COUNT
+
+
+def test_sampling_takes_the_eager_path(pair: tuple[InProcess, InProcess]) -> None:
+    """A request the graphs cannot serve must be served all the same, beside one they can."""
+    on_cpu, on_gpu = pair
+    sampling = SamplingParams(temperature=0.8, top_k=20, seed=11)
+    before = graphs(on_gpu).num_eager
+    answers = []
+    for engine in (on_cpu, on_gpu):
+        events = [engine.submit([5, 6], 30, sampling=sampling), engine.submit([5, 6], 30)]
+        answers.append([collect(event)[0] for event in events])
+    assert answers[0] == answers[1]
+    assert graphs(on_gpu).num_eager - before >= 30

@@ -1,0 +1,90 @@
+"""The GPU's target against the CPU's, its kernels under Triton's interpreter."""
+
+import pytest
+
+from tests.kernels.interpreted import run_interpreted
+
+pytest.importorskip("triton")
+
+SAME = """
+import tempfile
+from pathlib import Path
+
+from domino_kernels.attention import Batch, Span
+from domino_kernels.gpu.few_rows import GpuLinear
+from serving.target_config import open_target
+from tests.tiny_models import SHAPE, VOCAB, write_target
+from verify_service import gpu_rows
+from verify_service.gpu_rows import ragged_rows
+from verify_service import gpu_step
+from verify_service.gpu_target import GpuTarget, Projection
+from verify_service.scheduler import Work
+from verify_service.sequence import Request, Sequence
+from verify_service.target import Target
+
+gpu_rows.pieces = lambda *_: 2  # the interpreter is slow
+CPU, PAGE = torch.device("cpu"), 4
+
+def work(ids, start, pages):
+    request = Request(request_id="", prompt_ids=[], max_tokens=1, stop_ids=frozenset(), emit=print)
+    return Work(sequence=Sequence(request, pages=pages, kv_len=start), ids=ids, choices=len(ids))
+
+SHAPE["num_hidden_layers"] = 2
+folder = Path(tempfile.mkdtemp())
+write_target(FAMILY, folder)
+checkpoint, config = open_target(folder)
+taps = (1, 0)
+oracle = Target(config, checkpoint, dtype=torch.float32, device=CPU, taps=taps)
+fc = torch.randn(config.hidden_size, 2 * config.hidden_size)
+projection = Projection(GpuLinear(fc), torch.rand(config.hidden_size), 1e-5)
+target = GpuTarget(
+    config, lambda name, shape: checkpoint.tensor(name, shape, torch.float32),
+    dtype=torch.float32, device=CPU, taps=taps, projection=projection,
+)
+kv, mine = oracle.new_kv(16, PAGE), target.new_kv(16, PAGE)
+table = torch.zeros(16 * PAGE, config.hidden_size)
+ids = torch.randint(VOCAB, (30,), generator=torch.Generator().manual_seed(1)).tolist()
+one, two = [9, 2, 5, 11, 0], [3, 8, 1, 14]
+
+def expect(spans, ids):
+    batch = Batch(spans, PAGE, CPU)
+    x, outputs = oracle.forward(torch.tensor(ids), batch, kv)
+    normed = torch.nn.functional.rms_norm(
+        torch.cat(outputs, -1) @ fc.T, fc.shape[:1], projection.norm, 1e-5
+    )
+    return oracle.logits(x), normed, batch.pages * PAGE + batch.offsets
+
+def close(logits, found):
+    torch.testing.assert_close(found, logits, atol=2e-4, rtol=2e-4)
+
+prompts = [work(ids[:11], 0, one), work(ids[:7], 0, two)]
+logits, rows, slots = expect(
+    [Span(start=0, count=11, pages=one), Span(start=0, count=7, pages=two)], ids[:11] + ids[:7]
+)
+rows_in = ragged_rows(prompts, PAGE, target.heads, target.tile_rows, CPU)
+close(logits, target.logits(target.forward(rows_in, mine, table)))
+torch.testing.assert_close(table[slots], rows, atol=2e-4, rtol=2e-4)
+assert int((table != 0).any(1).sum()) == 18
+
+steps = gpu_step.StepGraphs(target, mine, table, pages=8, batches=[4], widths=[5])
+step = steps._step(4, 5)
+step.bucket.fill([work(ids[11:16], 11, one), work(ids[7:9], 7, two)])
+found = step.run()
+logits, rows, slots = expect(
+    [Span(start=11, count=5, pages=one), Span(start=7, count=2, pages=two)], ids[11:16] + ids[7:9]
+)
+best = logits.argmax(-1).tolist()
+assert found[0, 2:].tolist() == best[:5] and found[1, 2:4].tolist() == best[5:]
+torch.testing.assert_close(table[slots], rows, atol=2e-4, rtol=2e-4)
+assert int((table != 0).any(1).sum()) == 25
+step.bucket.fill([work(ids[9:10], 9, two)])
+found = step.run()
+logits, rows, slots = expect([Span(start=9, count=1, pages=two)], ids[9:10])
+assert found[0, 2] == logits.argmax() == found[0, 1] and found[0, 0] == 0
+"""
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama_bias"])
+def test_target_equals_the_cpu_target(family: str) -> None:
+    """Prompts, steps of padded buckets, taps and pages: one index off and tokens change."""
+    run_interpreted(SAME.replace("FAMILY", repr(family)))

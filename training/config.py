@@ -1,0 +1,126 @@
+"""A training run's settings: a TOML or JSON file and key=value overrides in, checked values out."""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from serving.option_type import OptionError, OptionType
+from serving.options import field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """See each field's help; `domino-serve train --help` lists them."""
+
+    target: Path = field(help="folder of the frozen target")
+    data: Path = field(help="folder of a prepared dataset")
+    output: Path = field(help="folder of the run: checkpoints and metrics")
+    init: Path | None = field(None, help="draft checkpoint to start from (weights only)")
+    head: Literal["domino", "dflash"] = field("domino", help="with the correction head or without")
+    block_size: int = field(16, help="positions of a block, the anchor included")
+    mask_token_id: int = field(help="id of open positions; one that the data never has")
+    shift_label: bool = field(True, help="slot k predicts position k + 1 (domino only)")
+    layers: int = field(5, help="draft layers")
+    taps: int = field(5, help="tapped target layers, evenly spaced")
+    intermediate_size: int | None = field(None, help="MLP width; none: the target's")
+    gru_hidden_dim: int = field(1024, help="width of the head's GRU")
+    emb_dim: int = field(256, help="width of the head's bottleneck")
+    row_length: int = field(1024, help="tokens of a packed row")
+    rows: int = field(2, help="rows of a micro-batch")
+    anchors: int = field(512, help="blocks of a row")
+    accumulation: int = field(1, help="micro-batches of an optimizer step")
+    steps: int = field(help="optimizer steps")
+    optimizer: Literal["adamw", "muon"] = field("adamw", help="muon: for the matrices")
+    lr: float = field(6e-4, help="peak learning rate")
+    schedule: Literal["cosine", "wsd"] = field("cosine", help="shape behind the warm-up")
+    warmup: float = field(0.04, help="share of the steps")
+    floor: float = field(0.0, help="last learning rate over the peak")
+    weight_decay: float = field(0.0, help="AdamW's")
+    beta2: float = field(0.999, help="AdamW's second moment")
+    clip: float = field(1.0, help="largest gradient norm")
+    gamma: float | None = field(7.0, help="decay of a slot's weight; none: all alike")
+    base_start: float = field(1.0, help="base branch's share of the loss at step 0")
+    base_ratio: float = field(1.0, help="share of the steps until it is 0")
+    base_steps: int | None = field(None, help="steps until it is 0; 0: from the start")
+    soft: float = field(0.0, help="share of the target's distribution in what is learnt")
+    features: Literal["memory", "online"] = field("online", help="kept, or computed by batch")
+    chunk: int = field(4096, help="rows of logits at a time")
+    seed: int = field(0, help="of weights, order and anchors")
+    device: str = field("cpu", help="cpu or cuda")
+    dtype: Literal["float32", "bfloat16"] = field("float32", help="of the products; masters: f32")
+    log_interval: int = field(10, help="steps between two metric lines")
+    save_interval: int = field(500, help="steps between two checkpoints")
+    max_checkpoints: int = field(2, help="checkpoints kept")
+    save_optimizer: bool = field(True, help="without it a checkpoint cannot be resumed")
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("layers", "taps", "gru_hidden_dim", "emb_dim", "rows", "anchors", "accumulation"),
+            *("steps", "lr", "clip", "chunk", "log_interval", "save_interval", "max_checkpoints"),
+        ):
+            if not getattr(self, name) > 0:
+                raise OptionError(name, getattr(self, name), "must be above 0")
+        if self.block_size < 2:
+            raise OptionError("block_size", self.block_size, "must be at least 2")
+        if self.row_length < 2:
+            raise OptionError("row_length", self.row_length, "must be at least 2")
+        if self.gamma is not None and not self.gamma > 0:
+            raise OptionError("gamma", self.gamma, "must be above 0, or none for no decay")
+        if self.base_steps is not None and self.base_steps < 0:
+            raise OptionError("base_steps", self.base_steps, "must not be negative")
+        for name in ("base_start", "base_ratio", "warmup", "floor", "soft"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise OptionError(name, getattr(self, name), "must be from 0 to 1")
+        if self.mask_token_id < 0:
+            raise OptionError("mask_token_id", self.mask_token_id, "must be an id")
+
+    @property
+    def shift(self) -> bool:
+        """DFlash checkpoints predict the same position: their servers expect that."""
+        return self.shift_label and self.head == "domino"
+
+
+def load_config(file: Path, overrides: Sequence[str]) -> TrainConfig:
+    """Raises OptionError naming the key, the value and the remedy."""
+    kinds = {name: OptionType.of(hint) for name, hint in get_type_hints(TrainConfig).items()}
+    values = _read(file) | dict(_override(text) for text in overrides)
+    for name, value in values.items():
+        if name not in kinds:
+            raise OptionError(name, value, f"is unknown; known: {', '.join(kinds)}")
+    defaults = {s.name: s.default for s in fields(TrainConfig) if s.default is not MISSING}
+    checked = {
+        # null means the default; where none is a value of its own, it means none.
+        name: kinds[name].checked(name, value)
+        for name, value in values.items()
+        if not (value is None and not kinds[name].optional and name in defaults)
+    }
+    for spec in fields(TrainConfig):
+        if spec.name not in checked and spec.name not in defaults:
+            raise OptionError(spec.name, None, f"is required: {spec.metadata['help']}")
+    return TrainConfig(**checked)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise OptionError("CONFIG", str(file), f"cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise OptionError("CONFIG", str(file), "must hold one table of settings")
+    return found
+
+
+def _override(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise OptionError("override", text, "must be key=value")
+    if value in ("none", "null"):
+        return name, None
+    try:
+        return name, tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        return name, value

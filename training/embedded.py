@@ -1,0 +1,190 @@
+"""`python -m training.embedded`: the draft that ships, from prompts to a measured checkpoint.
+
+One command on one GPU: the target answers the prompts, its features stay in memory, a draft is
+trained for a given time, exported, and measured by real greedy drafting on held-out prompts.
+Several GPUs (--shard I/N) share the answering and train one recipe each.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from router.tokenizer import Tokenizer
+from serving.device import open_device
+from serving.tensors import DTYPES
+from training.config import TrainConfig, load_config
+from training.dataset import Document, read_dataset, write_dataset
+from training.generate import Limits
+from training.regenerate import LEAST_ANSWER, document, regenerate
+from training.session import Session, load_target, open_session
+from training.speculate import (
+    Answer,
+    Speculation,
+    acceptance_length,
+    accepted_shares,
+    loops,
+)
+from training.target import BatchTarget
+
+BEGAN = time.monotonic()
+CALIBRATION_STEPS = 60
+
+
+def say(text: str) -> None:
+    print(f"[{time.monotonic() - BEGAN:6.1f} s] {text}", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    config = load_config(args.config, [*args.overrides, f"output={args.out}"])
+    device, dtype = open_device(config.device), DTYPES[config.dtype]
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # refuses masked queries of few rows
+    target = load_target(config, dtype, device)
+    say(f"target loaded: {torch.__version__}, {config.device}")
+    documents = answered(args, config, target)
+    config, session = timed_session(args, config, target, documents)
+    session.run(say)
+    say(f"exported to {session.export(args.out / 'export')}")
+    result = {"config": _plain(config), "documents": len(documents)}
+    result["acceptance"] = measure(args, config, target, args.out / "export")
+    (args.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="python -m training.embedded", description=__doc__)
+    found.add_argument("config", type=Path, help="a training config")
+    found.add_argument("overrides", nargs="*", metavar="key=value")
+    found.add_argument("--prompts", type=Path, required=True, help='JSONL of {"text"}')
+    found.add_argument("--held-out", type=Path, required=True, help='JSONL of {"workload", "text"}')
+    found.add_argument("--out", type=Path, required=True, help="where the results go")
+    found.add_argument("--answers", type=Path, required=True, help="folder shared by the shards")
+    found.add_argument("--shard", default="0/1", metavar="I/N", help="default: %(default)s")
+    found.add_argument("--answer-seconds", type=float, default=60, metavar="S")
+    found.add_argument("--deadline", type=float, default=500, metavar="S", help="of everything")
+    found.add_argument("--reserve", type=float, default=45, metavar="S", help="for measuring")
+    found.add_argument("--max-tokens", type=int, default=15_000_000, metavar="N", help="trained on")
+    found.add_argument("--gen-rows", type=int, default=2048, metavar="N")
+    found.add_argument("--prompt-tokens", type=int, default=256, metavar="N")
+    found.add_argument("--new-tokens", type=int, default=384, metavar="N")
+    return found
+
+
+def answered(args: argparse.Namespace, config: TrainConfig, target: BatchTarget) -> list[Document]:
+    """This shard's answers, written for all, and then everybody's, up to the tokens wanted."""
+    shard, shards = (int(n) for n in args.shard.split("/"))
+    tokenizer = Tokenizer.load(config.target)
+    texts = [json.loads(line)["text"] for line in args.prompts.read_text().split("\n") if line]
+    prompts = [encode(tokenizer, text) for text in texts[shard::shards]]
+    say(f"{len(prompts)} prompts encoded")
+    limits = Limits(rows=args.gen_rows, prompt=args.prompt_tokens, new=args.new_tokens)
+    found = regenerate(target, prompts, limits, seconds=args.answer_seconds, report=say)
+    made = [document(prompts[a.prompt], a.tokens) for a in found if len(a.tokens) >= LEAST_ANSWER]
+    partial = args.answers / f".{shard}"
+    write_dataset(partial, made, {"source": "the target's own greedy answers"})
+    partial.rename(args.answers / str(shard))
+    while not all((args.answers / str(i)).exists() for i in range(shards)):
+        time.sleep(0.2)
+    everything = [d for i in range(shards) for d in read_dataset(args.answers / str(i))]
+    order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(0)).tolist()
+    kept, tokens = [], 0
+    for i in order:
+        tokens += len(everything[i].ids)
+        if tokens > args.max_tokens:
+            break
+        kept.append(everything[i])
+    say(f"{len(everything)} documents in all shards, {len(kept)} kept")
+    return kept
+
+
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """One user's turn in the target's chat template."""
+    return tokenizer.encode_chat([{"role": "user", "content": text}])
+
+
+def timed_session(
+    args: argparse.Namespace,
+    config: TrainConfig,
+    target: BatchTarget,
+    documents: list[Document],
+) -> tuple[TrainConfig, Session]:
+    """A session of as many steps as the time allows, by the measured speed of the first ones."""
+    session = open_session(config, say, target=target, documents=documents)
+    for _ in range(3):
+        session.trainer.train_step()
+    began = now(target)
+    for _ in range(CALIBRATION_STEPS):
+        session.trainer.train_step()
+    each = (now(target) - began) / CALIBRATION_STEPS
+    left = args.deadline - args.reserve - (time.monotonic() - BEGAN)
+    steps = max(1, min(config.steps, int(left / each * 0.97)))
+    say(f"{each * 1e3:.2f} ms a step, {left:.0f} s left: {steps} steps")
+    config = dataclasses.replace(config, steps=steps)
+    return config, session.again(config)
+
+
+def now(target: BatchTarget) -> float:
+    """Time once the device has done all it was given."""
+    if target.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.monotonic()
+
+
+def measure(
+    args: argparse.Namespace, config: TrainConfig, target: BatchTarget, draft: Path
+) -> dict[str, Any]:
+    """Acceptance by workload and mode at the full width, and of the head's draft at width 8."""
+    tokenizer = Tokenizer.load(config.target)
+    lines = [json.loads(line) for line in args.held_out.read_text().split("\n") if line]
+    prompts = [encode(tokenizer, line["text"]) for line in lines]
+    speculation, found = Speculation(target, draft), {}
+    for name, width, base in (
+        ("full", config.block_size, False),
+        ("8", min(8, config.block_size), False),
+        ("base", config.block_size, True),
+    ):
+        answers = speculation.answers(
+            prompts, width=width, new=256, stops=set(target.config.eos_token_ids), base_only=base
+        )
+        found[name] = table(lines, answers, width)
+        say(f"{name}: " + json.dumps({k: v["acceptance_length"] for k, v in found[name].items()}))
+    return found
+
+
+def table(
+    lines: Sequence[dict[str, str]], answers: Sequence[Answer], width: int
+) -> dict[str, dict[str, Any]]:
+    """Figures of each workload, and with those answers left out that repeat themselves."""
+    found: dict[str, dict[str, Any]] = {}
+    for workload in dict.fromkeys(line["workload"] for line in lines):
+        some = [a for line, a in zip(lines, answers, strict=True) if line["workload"] == workload]
+        plain = [a for a in some if not loops(a)]
+        found[workload] = {
+            "prompts": len(some),
+            "step_tokens": sum(a.step_tokens for a in some),
+            "verify_steps": sum(len(a.accepted) for a in some),
+            "acceptance_length": round(acceptance_length(some), 4),
+            "not_looping_prompts": len(plain),
+            "not_looping_acceptance_length": round(acceptance_length(plain), 4),
+            "accepted_shares": [round(s, 4) for s in accepted_shares(some, width - 1)],
+        }
+    return found
+
+
+def _plain(config: TrainConfig) -> dict[str, Any]:
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in dataclasses.asdict(config).items()
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""One batch's loss: rows and anchors in, sums out that add up over any number of batches.
+
+Numerator and denominator are kept apart, so that a window of micro-batches, on one rank or many,
+is one weighted mean.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from training.cross_entropy import Head, head_losses
+from training.domino import UP, bottleneck, previous_ids
+from training.draft import DraftForward, Weights
+from training.labels import Labels, make_labels
+from training.metrics import Counts, count
+from training.rows import Anchors, Rows, take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Scalars. loss: to differentiate. weight: what to divide it by. base, final: weighted
+    cross-entropies of the branches, without gradient."""
+
+    loss: Tensor
+    weight: Tensor
+    base: Tensor
+    final: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """DFlash, or with the head Domino: (1 - share) * final + share * base."""
+
+    draft: DraftForward
+    head: Head
+    gamma: float | None
+
+    def sums(self, weights: Weights, rows: Rows, anchors: Anchors, share: Tensor) -> Sums:
+        """share: scalar, the base branch's part; DFlash has that branch only."""
+        labels = self._labels(rows, anchors)
+        hidden, small = self._branches(weights, rows, anchors)
+        weight = labels.weights.flatten()
+        last = None
+        if rows.last is not None and self.head.soft > 0:
+            last = self._last(rows.last, anchors).to(hidden.dtype).flatten(0, 2)
+        loss, base, final = head_losses(
+            self.head,
+            hidden.flatten(0, 2),
+            None if small is None else small.flatten(0, 2),
+            weights.get(UP),
+            labels.ids.flatten(),
+            weight if small is None else weight * share,
+            weight * (1 - share),
+            last,
+        )
+        return Sums(
+            loss=loss,
+            weight=weight.sum(),
+            base=(weight * base).sum(),
+            final=(weight * final).sum(),
+        )
+
+    @torch.no_grad()
+    def measure(self, weights: Weights, rows: Rows, anchors: Anchors) -> Counts:
+        """What each branch gets right, block by block."""
+        hidden, small = self._branches(weights, rows, anchors)
+        correction = None if small is None else (small, weights[UP])
+        return count(hidden, correction, self.head, self._labels(rows, anchors))
+
+    def _labels(self, rows: Rows, anchors: Anchors) -> Labels:
+        config = self.draft.config
+        return make_labels(
+            rows,
+            anchors,
+            block_size=config.block_size,
+            shift=config.shift_label,
+            gamma=self.gamma,
+        )
+
+    def _branches(
+        self, weights: Weights, rows: Rows, anchors: Anchors
+    ) -> tuple[Tensor, Tensor | None]:
+        hidden = self.draft.hidden(weights, rows, anchors)
+        config = self.draft.config
+        if config.domino is None:
+            return hidden, None
+        previous = previous_ids(rows, anchors, config.block_size)
+        return hidden, bottleneck(config, weights, hidden, previous, self.draft.embedding)
+
+    def _last(self, last: Tensor, anchors: Anchors) -> Tensor:
+        """The target's state that predicts each slot's label: one column before it."""
+        config = self.draft.config
+        columns = anchors.positions(int(config.shift_label) - 1, config.block_size)
+        return take(last, columns.clamp(min=0))

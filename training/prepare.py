@@ -1,0 +1,128 @@
+"""`data prepare`: JSONL conversations in, token documents with loss masks and counts out.
+
+The mask is on the assistant's tokens through the end-of-turn id; template text around them is not
+learnt. A turn is found by what the target's template renders before and behind it, so that training
+sees the bytes that serving sends.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from router.tokenizer import Tokenizer
+from training.conversations import Conversation, LineError, Tokens, Turn, answered_turns, read_lines
+from training.dataset import Document
+from training.errors import TrainingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareOptions:
+    """max_tokens: longer documents are cut. min_supervised: fewer, and it is dropped.
+    last_turn_only: learn the last answer alone. skip_malformed: count bad lines, do not stop."""
+
+    max_tokens: int
+    vocab_size: int
+    end_ids: tuple[int, ...]
+    min_supervised: int = 2
+    last_turn_only: bool = False
+    skip_malformed: bool = False
+
+
+@dataclass(slots=True)
+class Prepared:
+    """counts: kept, truncated, and what was dropped by its reason."""
+
+    documents: list[Document] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def prepare(file: Path, tokenizer: Tokenizer, options: PrepareOptions) -> Prepared:
+    """Raises LineError at the first malformed line unless they are skipped, TrainingError when
+    nothing is left."""
+    found = Prepared()
+    for _, conversation in read_lines(file):
+        if isinstance(conversation, LineError):
+            if not options.skip_malformed:
+                raise conversation
+            found.counts["dropped: malformed line"] += 1
+            continue
+        _add(found, conversation, tokenizer, options)
+    if not found.documents:
+        reasons = ", ".join(f"{name} {count}" for name, count in found.counts.items())
+        raise TrainingError(f"{file}: no document is left ({reasons})")
+    return found
+
+
+def read_prompts(file: Path, tokenizer: Tokenizer) -> list[list[int]]:
+    """Ids up to where the assistant begins: of {"text"} lines, or of conversations up to their
+    first answer. Raises LineError at a malformed line."""
+    found = []
+    for _, line in read_lines(file):
+        if isinstance(line, LineError):
+            raise line
+        if isinstance(line, Tokens):
+            first = line.supervised.index(True) if any(line.supervised) else len(line.ids)
+            found.append(line.ids[:first])
+            continue
+        until = next((i for i, t in enumerate(line) if t.role == "assistant"), len(line))
+        messages = [{"role": t.role, "content": t.content} for t in line[:until]]
+        found.append(tokenizer.encode_chat(messages))
+    return found
+
+
+def _add(
+    found: Prepared, conversation: Conversation, tokenizer: Tokenizer, options: PrepareOptions
+) -> None:
+    if isinstance(conversation, Tokens):
+        ids, supervised = conversation.ids, conversation.supervised
+    else:
+        answers = answered_turns(conversation)
+        if not answers:
+            found.counts["dropped: no assistant turn"] += 1
+            return
+        learnt = answers[-1:] if options.last_turn_only else answers
+        ids, supervised = encode(conversation, learnt, tokenizer, options.end_ids)
+    if any(i >= options.vocab_size for i in ids):
+        found.counts["dropped: id outside the vocabulary"] += 1
+        return
+    cut = len(ids) > options.max_tokens
+    document = Document.of(ids[: options.max_tokens], supervised[: options.max_tokens])
+    if int(document.supervised.sum()) < options.min_supervised or not document.has_anchor:
+        reason = "too few supervised tokens" + (" behind the cut" if cut else "")
+        found.counts[f"dropped: {reason}"] += 1
+        return
+    found.counts["truncated"] += cut
+    found.counts["kept"] += 1
+    found.documents.append(document)
+
+
+def encode(
+    turns: Sequence[Turn], learnt: Sequence[int], tokenizer: Tokenizer, end_ids: tuple[int, ...]
+) -> tuple[list[int], list[bool]]:
+    """Ids of the whole conversation, and which of them are the learnt turns'.
+
+    Each answer is tokenized behind its prompt, as it was when it was generated.
+    """
+    ids: list[int] = []
+    supervised: list[bool] = []
+    last = max(learnt)
+    for place in answered_turns(turns[: last + 1]):
+        messages = [{"role": t.role, "content": t.content} for t in turns[:place]]
+        prompt = tokenizer.encode_chat(messages)
+        ids, supervised = _extended(ids, supervised, prompt)
+        answer = [*tokenizer.encode_continuation(turns[place].content), *end_ids[:1]]
+        ids = [*ids, *answer]
+        supervised = [*supervised, *[place in learnt] * len(answer)]
+    return ids, supervised
+
+
+def _extended(
+    ids: list[int], supervised: list[bool], prompt: list[int]
+) -> tuple[list[int], list[bool]]:
+    """The prompt of the next answer, the mask of what it repeats kept.
+
+    A template that rewrites earlier turns (dropping old reasoning, say) leaves them unlearnt.
+    """
+    same = next((i for i, (a, b) in enumerate(zip(ids, prompt, strict=False)) if a != b), len(ids))
+    return prompt, [*supervised[:same], *[False] * (len(prompt) - same)]

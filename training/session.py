@@ -1,0 +1,167 @@
+"""One training run from its config: reads, checks, trains, saves, exports."""
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from serving.device import open_device
+from serving.tensors import DTYPES
+from training import checkpoint
+from training.config import TrainConfig
+from training.cross_entropy import Head
+from training.dataset import Document, pack, read_dataset
+from training.draft import DraftForward
+from training.errors import TrainingError
+from training.export import (
+    draft_json,
+    export,
+    new_weights,
+    parse_draft,
+    read_weights,
+    rope_fields,
+    tapped_layers,
+)
+from training.features import Features
+from training.objective import Objective
+from training.sanity import check_features
+from training.target import BatchTarget
+from training.trainer import Trainer
+
+METRICS, EXPORT = "metrics.jsonl", "export"
+STOP_AFTER = 3  # log lines in a row without a finite loss
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """draft_json: config.json of the draft in the making."""
+
+    config: TrainConfig
+    target: BatchTarget
+    trainer: Trainer
+    draft_json: dict[str, Any]
+
+    def again(self, config: TrainConfig) -> "Session":
+        """The same run from its first step, with another number of steps, features kept."""
+        trainer = self.trainer
+        draft = parse_draft(config.output, self.draft_json, self.target.config)
+        start = new_weights(draft, config.seed, self.target.final_norm)
+        fresh = Trainer(config, trainer.objective, trainer.features, start, trainer.dtype)
+        return dataclasses.replace(self, config=config, trainer=fresh)
+
+    def run(self, report: Report, until: int | None = None) -> Path:
+        """Trains to the end (or `until`), saving on the way; returns the export's folder."""
+        config, trainer = self.config, self.trainer
+        began, first, bad = time.monotonic(), trainer.step, 0
+        end = config.steps if until is None else until
+        with (config.output / METRICS).open("a") as metrics:
+            while trainer.step < end:
+                trainer.train_step()
+                if trainer.step % config.log_interval == 0 or trainer.step == end:
+                    line = self._line(began, first)
+                    metrics.write(json.dumps(line) + "\n")
+                    metrics.flush()
+                    report(progress(line, config.steps))
+                    bad = 0 if math.isfinite(line["loss"]) else bad + 1
+                    if bad >= STOP_AFTER:
+                        raise TrainingError(f"loss: not finite up to step {trainer.step}; lower lr")
+                if trainer.step % config.save_interval == 0 or trainer.step == end:
+                    self.save()
+        return self.export(config.output / EXPORT)
+
+    def _line(self, began: float, first: int) -> dict[str, float]:
+        """The metrics of now, with the speed since `began` and the time left in seconds."""
+        line, done = self.trainer.metrics(), self.trainer.step - first
+        took = time.monotonic() - began
+        line["steps_per_s"] = done / took
+        line["eta_s"] = (self.config.steps - self.trainer.step) * took / done
+        return line
+
+    def save(self) -> None:
+        """A checkpoint of now."""
+        checkpoint.save(self.config.output, self.trainer.state(), keep=self.config.max_checkpoints)
+
+    def export(self, folder: Path) -> Path:
+        """A checkpoint for the draft service, read back as it reads it."""
+        export(folder, self.draft_json, self.trainer.masters, self.target.config)
+        return folder
+
+
+def open_session(
+    config: TrainConfig,
+    report: Report,
+    *,
+    target: BatchTarget | None = None,
+    documents: list[Document] | None = None,
+) -> Session:
+    """A new run, or where the output folder has a tracker, the one to be resumed.
+
+    target, documents: where they are in memory already. Raises TrainingError, OptionError or
+    CheckpointError naming what does not fit.
+    """
+    dtype, device = DTYPES[config.dtype], open_device(config.device)
+    if target is None:
+        target = load_target(config, dtype, device)
+    made = draft_json(config, target.config, rope_fields(target.checkpoint))
+    draft = parse_draft(config.output, made, target.config)
+    packed = pack(documents or read_dataset(config.data), config.row_length, config.seed)
+    refuse_mask(packed.ids, config.mask_token_id)
+    keep = config.features == "memory"
+    features = Features(target, packed, taps=config.taps, keep=keep, last=config.soft > 0)
+    size = features.size
+    kept = "kept" if keep else "not kept"
+    report(f"{size.rows} rows of {size.tokens} tokens; features {size.bytes / 1e9:.1f} GB, {kept}")
+    checked = check_features(features, target, config.target, draft.target_layer_ids)
+    report(", ".join(f"{name} {value:.4f}" for name, value in checked.items()))
+    objective = Objective(
+        draft=DraftForward(draft, target.embedding),
+        head=Head(lm_head=target.lm_head, chunk=config.chunk, soft=config.soft),
+        gamma=config.gamma,
+    )
+    start = (
+        read_weights(config.init, draft)
+        if config.init
+        else new_weights(draft, config.seed, target.final_norm)
+    )
+    trainer = Trainer(config, objective, features, start, dtype)
+    saved = checkpoint.load(config.output)
+    if saved is not None:
+        trainer.resume(saved)
+        report(f"resumed behind step {trainer.step}")
+    return Session(config=config, target=target, trainer=trainer, draft_json=made)
+
+
+def load_target(config: TrainConfig, dtype: torch.dtype, device: torch.device) -> BatchTarget:
+    """The frozen target with the layers tapped that the draft will read."""
+    from serving.target_config import open_target
+
+    layers = open_target(config.target)[1].num_layers
+    taps = tapped_layers(config.taps, layers)
+    return BatchTarget.load(config.target, taps=taps, dtype=dtype, device=device)
+
+
+def refuse_mask(ids: torch.Tensor, mask: int) -> None:
+    """The mask id stands for open positions; data that has it would be read as open."""
+    count = int((ids == mask).sum())
+    if count:
+        raise TrainingError(f"mask_token_id: {mask} is {count} times in the data; take another")
+
+
+def progress(line: dict[str, float], total: int) -> str:
+    """One line for people."""
+    eta = time.strftime("%H:%M:%S", time.gmtime(line["eta_s"]))
+    return (
+        f"step {line['step']:.0f}/{total} loss {line['loss']:.4f} "
+        f"final {line.get('final_loss', 0):.4f} base {line.get('base_loss', 0):.4f} "
+        f"acc {line['accuracy']:.4f} base_acc {line['base_accuracy']:.4f} "
+        f"accept_len {line['accept_len']:.3f} base_accept_len {line['base_accept_len']:.3f} "
+        f"lambda {line['lambda']:.3f} lr {line['lr']:.2e} grad_norm {line['grad_norm']:.3f} "
+        f"{line['steps_per_s']:.2f} steps/s eta {eta}"
+    )

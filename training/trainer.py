@@ -1,0 +1,193 @@
+"""Optimizer steps: rows in, trained weights and the figures of a step out.
+
+Everything a step needs is a function of the number of completed steps: order, anchors, learning
+rate, curriculum. On a GPU a micro-batch and an update are one CUDA graph each.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training import checkpoint
+from training.checkpoint import State
+from training.config import TrainConfig
+from training.curriculum import base_share
+from training.features import Features
+from training.generate import captured
+from training.objective import Objective
+from training.optimizer import learning_rate, make_optimizers
+from training.rows import candidates, choose_anchors
+
+# What a resumed run may change without becoming another run.
+FREE = ("output", "init", "log_interval", "save_interval", "max_checkpoints", "save_optimizer")
+FREE_TOO = ("data", "target", "device", "features", "chunk")  # paths and where things are computed
+
+
+class Trainer:
+    """masters: float32 weights by name; they are moved to the features' device."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        objective: Objective,
+        features: Features,
+        masters: Mapping[str, Tensor],
+        dtype: torch.dtype,
+    ) -> None:
+        self.config, self.objective, self.features = config, objective, features
+        self.dtype, self.step = dtype, 0
+        device = objective.head.lm_head.device
+        self.masters = {n: w.to(device) for n, w in masters.items()}
+        for weight in self.masters.values():
+            weight.grad = torch.zeros_like(weight)
+        self._gradients = [w.grad for w in self.masters.values() if w.grad is not None]
+        self._optimizers = make_optimizers(
+            config.optimizer,
+            self.masters,
+            betas=(0.9, config.beta2),
+            weight_decay=config.weight_decay,
+        )
+        self._batch = features.empty(config.rows)
+        self._uniform = torch.zeros(config.rows, config.row_length - 1, device=device)
+        self._share, self._norm = torch.zeros((), device=device), torch.zeros((), device=device)
+        # Sums of an optimizer step: the loss's denominator, base and final cross-entropies.
+        self._sums = torch.zeros(3, device=device)
+        self._graphs: dict[Callable[[], None], torch.cuda.CUDAGraph] = {}
+        self._graph_pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Copies in the dtype of the products."""
+        return {name: w.detach().to(self.dtype) for name, w in self.masters.items()}
+
+    def train_step(self) -> None:
+        """One optimizer step."""
+        config = self.config
+        rate = learning_rate(
+            self.step,
+            config.steps,
+            peak=config.lr,
+            warmup=config.warmup,
+            schedule=config.schedule,
+            floor=config.floor,
+        )
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"].fill_(rate)
+        self._share.fill_(self._base_share())
+        self._sums.zero_()
+        for micro in range(config.accumulation):
+            self._load(self.step * config.accumulation + micro)
+            self._do(self._micro)
+        self._do(self._update)
+        self.step += 1
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last step, the figures of accuracy being of its last micro-batch."""
+        weight, base, final = self._sums.tolist()
+        share = self._base_share(self.step - 1)
+        losses = {"base_loss": base / weight, "final_loss": final / weight} if weight else {}
+        loss = share * base + (1 - share) * final if self._has_head else base
+        counts = self.objective.measure(self.weights, self._batch, self._anchors())
+        return {
+            "step": self.step,
+            "loss": loss / weight if weight else 0.0,
+            **losses,
+            **counts.figures(),
+            "lambda": share,
+            "lr": float(self._optimizers[0].param_groups[0]["lr"]),
+            "grad_norm": float(self._norm),
+            "blocks": float(counts.blocks) * self.config.accumulation,
+        }
+
+    def state(self) -> State:
+        """All that a resumed run needs."""
+        config = {
+            name: str(value) if name == "init" else value
+            for name, value in dataclasses.asdict(self.config).items()
+            if name not in FREE + FREE_TOO
+        }
+        saved = checkpoint.flatten(self._optimizers) if self.config.save_optimizer else {}
+        meta: dict[str, Any] = {"step": self.step, "config": config}
+        return State(masters=self.masters, optimizer=saved, meta=meta)
+
+    def resume(self, state: State) -> None:
+        """Raises TrainingError naming a setting that differs."""
+        checkpoint.refuse_other_run(state.meta["config"], self.state().meta["config"])
+        with torch.no_grad():
+            for name, weight in self.masters.items():
+                weight.copy_(state.masters[name])
+        checkpoint.restore(self._optimizers, state.optimizer)
+        self.step = int(state.meta["step"])
+
+    @property
+    def _has_head(self) -> bool:
+        return self.config.head == "domino"
+
+    def _base_share(self, step: int | None = None) -> float:
+        config = self.config
+        return base_share(
+            self.step if step is None else step,
+            config.steps,
+            start=config.base_start,
+            ratio=config.base_ratio,
+            steps=config.base_steps,
+        )
+
+    def _load(self, number: int) -> None:
+        """Rows and random numbers of the run's micro-batch `number`."""
+        total, rows = self.features.size.rows, self.config.rows
+        places = torch.arange(number * rows, (number + 1) * rows)
+        index = torch.stack([self._order(int(p) // total)[int(p) % total] for p in places])
+        self.features.fill(self._batch, index)
+        generator = torch.Generator(self._uniform.device)
+        generator.manual_seed(self.config.seed * 1_000_003 + number)
+        self._uniform.uniform_(generator=generator)
+
+    def _order(self, epoch: int) -> Tensor:
+        if getattr(self, "_epoch", None) != epoch:
+            generator = torch.Generator().manual_seed(self.config.seed * 7919 + epoch)
+            total = self.features.size.rows
+            self._epoch, self._permutation = epoch, torch.randperm(total, generator=generator)
+        return self._permutation
+
+    def _anchors(self) -> Any:
+        eligible = candidates(self._batch.supervised, self._batch.starts)
+        return choose_anchors(self._uniform, eligible, self.config.anchors)
+
+    def _micro(self) -> None:
+        """Adds one micro-batch's gradients, not divided yet."""
+        leaves = {name: w.requires_grad_() for name, w in self.weights.items()}
+        sums = self.objective.sums(leaves, self._batch, self._anchors(), self._share)
+        slopes = torch.autograd.grad(sums.loss, list(leaves.values()))
+        torch._foreach_add_(self._gradients, [s.float() for s in slopes])
+        self._sums += torch.stack([sums.weight, sums.base, sums.final])
+
+    def _update(self) -> None:
+        """Divides by the whole step's weight, clips, steps, clears."""
+        gradients = self._gradients
+        torch._foreach_mul_(gradients, 1 / (self._sums[0] + 1e-6))
+        self._norm.copy_(torch.nn.utils.get_total_norm(gradients))
+        torch._foreach_mul_(gradients, (self.config.clip / (self._norm + 1e-6)).clamp(max=1.0))
+        for optimizer in self._optimizers:
+            optimizer.step()
+        torch._foreach_zero_(gradients)
+
+    def _do(self, part: Callable[[], None]) -> None:
+        """Runs a part of a step, as a CUDA graph where there is one."""
+        if self._graph_pool is None:
+            return part()
+        if part not in self._graphs:
+            if self.step == 0:  # the first step makes the optimizers' state and all workspaces
+                return part()
+            self._graphs[part] = captured(part, self._changing(), self._graph_pool)
+        self._graphs[part].replay()
+
+    def _changing(self) -> list[Tensor]:
+        """What a warm-up run before a capture must put back."""
+        moments = checkpoint.live_tensors(self._optimizers)
+        weights = self.masters.values()
+        return [*weights, *self._gradients, *moments, self._sums, self._norm]

@@ -1,0 +1,95 @@
+"""One pass of the target on a GPU: graphs for greedy steps, single launches for everything else."""
+
+from collections.abc import Sequence as Seq
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from verify_service.choice import choose
+from verify_service.executor import Executor
+from verify_service.gpu_rows import ragged_rows
+from verify_service.gpu_step import StepGraphs, batch_buckets
+from verify_service.gpu_target import GpuTarget
+from verify_service.scheduler import Work
+from verify_service.sequence import Chosen, Sequence
+
+
+class GpuExecutor(Executor):
+    """Owns the KV pages, the projected rows beside them and the step graphs.
+
+    num_graph, num_eager: items of work run by a graph, and by single launches (prompts, sampling,
+    log-probabilities, masked stop ids), since start.
+    """
+
+    def __init__(
+        self,
+        target: GpuTarget,
+        *,
+        pages: int,
+        page_size: int,
+        max_sequences: int,
+        widths: Seq[int],
+    ) -> None:
+        """Captures every graph; raises torch.OutOfMemoryError when they do not fit."""
+        self._gpu, self._page_size, self.pages = target, page_size, pages
+        self._kv = target.new_kv(pages, page_size)
+        self._table: Tensor | None = None
+        if target.projection:
+            shape = (pages * page_size, target.config.hidden_size)
+            self._table = torch.zeros(shape, dtype=target.dtype, device=target.device)
+        longest = min(pages, -(-target.config.max_context // page_size))
+        self._graphs = StepGraphs(
+            target,
+            self._kv,
+            self._table,
+            pages=longest,
+            batches=batch_buckets(max_sequences),
+            widths=widths,
+        )
+        self.num_graph = self.num_eager = 0
+        with torch.inference_mode():
+            self._graphs.capture()
+
+    @torch.inference_mode()
+    def run(self, work: Seq[Work]) -> list[Chosen]:
+        """Runs all positions of `work`; per item, what the target says after its last ids."""
+        batch, width = self._graphs.most
+        plain = [i for i, item in enumerate(work) if is_greedy(item) and len(item.ids) <= width]
+        rest = [i for i in range(len(work)) if i not in set(plain)]
+        chosen: dict[int, Chosen] = {}
+        for first in range(0, len(plain), batch):
+            some = plain[first : first + batch]
+            chosen |= dict(zip(some, self._graphs.run([work[i] for i in some]), strict=True))
+        if rest:
+            answers = self._run_eagerly([work[i] for i in rest])
+            chosen |= dict(zip(rest, answers, strict=True))
+        self.num_graph += len(plain)
+        self.num_eager += len(rest)
+        return [chosen[i] for i in range(len(work))]
+
+    def _run_eagerly(self, work: Seq[Work]) -> list[Chosen]:
+        gpu = self._gpu
+        rows = ragged_rows(work, self._page_size, gpu.heads, gpu.tile_rows, gpu.device)
+        normed = self._gpu.forward(rows, self._kv, self._table)
+        ends = list(accumulate(len(w.ids) for w in work))
+        asked = [row for w, end in zip(work, ends, strict=True)
+                 for row in range(end - w.choices, end)]  # fmt: skip
+        last = normed[[end - 1 for end in ends]]
+        return choose(self._gpu.logits(normed[asked]), work, last)
+
+    def rows(self, sequence: Sequence, start: int, end: int) -> Tensor:
+        """Projected rows of positions start..end-1: [end - start, hidden]."""
+        assert self._table is not None, "rows are asked for only where a draft was given"
+        positions = torch.arange(start, end, device=self._table.device)
+        pages = torch.tensor(sequence.pages, device=self._table.device)
+        at = pages[positions // self._page_size] * self._page_size + positions % self._page_size
+        return self._table[at]
+
+
+def is_greedy(item: Work) -> bool:
+    """Whether the argmax after each id, every id allowed, is all that the item needs."""
+    request = item.sequence.request
+    masks = request.stop_ids and request.min_tokens > item.sequence.num_generated
+    plain = not request.sampling and not item.sequence.wants_logprobs and not masks
+    return plain and item.choices == len(item.ids)

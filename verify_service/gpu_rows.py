@@ -1,0 +1,124 @@
+"""The rows of one pass on a GPU: work in, the index tensors that every kernel reads out.
+
+A slot is page * page_size + offset. A row that only fills a bucket has no slot (-1), sees no key
+and belongs to no sequence.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from domino_kernels.gpu.attention import Queries, pieces
+from verify_service.scheduler import Work
+
+Ints = NDArray[np.int32]
+Height = Callable[[int], int]  # rows of a sequence -> rows of an attention tile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """ids, positions, slots [n] int32; who attends to what, each tile's keys in `splits` pieces."""
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    queries: Queries
+    splits: int
+
+
+def cut(first: int, count: int, height: int, sequence: int) -> list[tuple[int, int, int]]:
+    """Tiles of at most `height` rows: first row, rows, sequence."""
+    end = first + count
+    return [(row, min(height, end - row), sequence) for row in range(first, end, height)]
+
+
+def ragged_rows(
+    work: Seq[Work], page_size: int, heads: tuple[int, int], height: Height, device: torch.device
+) -> Rows:
+    """All positions of `work` one after the other; heads: query heads, kv heads."""
+    n, most = sum(len(w.ids) for w in work), max(len(w.sequence.pages) for w in work)
+    index = np.zeros((3, n), dtype=np.int32)
+    table = np.zeros((len(work), most), dtype=np.int32)
+    most_rows = height(max(len(w.ids) for w in work))
+    tiles: list[tuple[int, int, int]] = []
+    first = 0
+    for sequence, item in enumerate(work):
+        end = first + len(item.ids)
+        pages = np.asarray(item.sequence.pages, dtype=np.int32)
+        table[sequence, : len(pages)] = pages
+        at = np.arange(item.start, item.start + len(item.ids), dtype=np.int32)
+        index[0, first:end], index[1, first:end] = item.ids, at
+        index[2, first:end] = pages[at // page_size] * page_size + at % page_size
+        tiles += cut(first, len(item.ids), most_rows, sequence)
+        first = end
+    ids, positions, slots = torch.from_numpy(index).to(device)
+    queries = Queries(
+        tiles=torch.tensor(tiles, dtype=torch.int32, device=device),
+        tile_rows=most_rows,
+        table=torch.from_numpy(table).to(device),
+        last=positions + 1,
+    )
+    splits = pieces(len(tiles) * heads[1], most_rows * heads[0] // heads[1])
+    return Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
+
+
+class Bucket:
+    """Rows of `batch` sequences of `width` positions each, at fixed addresses on the device."""
+
+    def __init__(
+        self, batch: int, width: int, *, pages: int, page_size: int, heads: tuple[int, int],
+        height: Height, device: torch.device,
+    ) -> None:  # fmt: skip
+        """pages: of a sequence, at most; heads: query heads, kv heads."""
+        self.batch, self.width, self._page_size = batch, width, page_size
+        n = batch * width
+        pin = device.type == "cuda"
+        # ids, positions, slots and last of each row, then each sequence's count
+        self._host = torch.zeros(4 * n + batch, dtype=torch.int32, pin_memory=pin)
+        self._host_table = torch.zeros(batch, pages, dtype=torch.int32, pin_memory=pin)
+        self._index, self._counts = _split(self._host.numpy(), n, batch)
+        self._column = np.arange(width, dtype=np.int32)[None]
+        self._known: list[list[int]] = [[] for _ in range(batch)]
+        self._sent = torch.zeros(4 * n + batch, dtype=torch.int32, device=device)
+        table = torch.zeros(batch, pages, dtype=torch.int32, device=device)
+        ids, positions, slots, last = self._sent[: 4 * n].view(4, n)
+        slots.fill_(-1)
+        self.counts = self._sent[4 * n :]
+        tiles = [tile for b in range(batch) for tile in cut(b * width, width, height(width), b)]
+        queries = Queries(
+            tiles=torch.tensor(tiles, dtype=torch.int32, device=device),
+            tile_rows=height(width),
+            table=table,
+            last=last,
+        )
+        splits = pieces(len(tiles) * heads[1], height(width) * heads[0] // heads[1])
+        self.rows = Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
+
+    def fill(self, work: Seq[Work]) -> None:
+        """Sends the positions of `work`, at most `batch` items of at most `width` ids."""
+        ids, positions, slots, last = self._index.reshape(4, self.batch, self.width)
+        table, starts, renewed = self._host_table.numpy(), np.zeros(self.batch, np.int32), False
+        self._counts[:] = 0
+        for b, item in enumerate(work):
+            pages, count = item.sequence.pages, len(item.ids)
+            if self._known[b] != pages:
+                self._known[b], renewed = list(pages), True
+                table[b, : len(pages)] = pages
+            ids[b, :count], starts[b], self._counts[b] = item.ids, item.start, count
+        used = self._column < self._counts[:, None]
+        positions[:] = np.where(used, starts[:, None] + self._column, 0)
+        pages_of = np.take_along_axis(table, positions // self._page_size, 1)
+        slots[:] = np.where(used, pages_of * self._page_size + positions % self._page_size, -1)
+        last[:] = np.where(used, positions + 1, 0)
+        self._sent.copy_(self._host, non_blocking=True)
+        if renewed:
+            self.rows.queries.table.copy_(self._host_table, non_blocking=True)
+
+
+def _split(host: Ints, n: int, batch: int) -> tuple[Ints, Ints]:
+    return host[: 4 * n].reshape(4, n), host[4 * n : 4 * n + batch]

@@ -1,0 +1,124 @@
+"""One verify step as a CUDA graph for each (batch, width): ids in, accepted tokens out."""
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from domino_kernels.gpu.accept import greedy_accept
+from domino_kernels.paged_kv import PagedKV
+from verify_service.gpu_rows import Bucket
+from verify_service.gpu_target import GpuTarget
+from verify_service.scheduler import Work
+from verify_service.sequence import Chosen
+
+BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+
+log = logging.getLogger(__name__)
+
+
+def batch_buckets(max_sequences: int) -> list[int]:
+    """Batch sizes with a graph of their own; larger batches take several steps."""
+    most = min(max_sequences, BATCHES[-1])
+    return [batch for batch in BATCHES if batch < most] + [most]
+
+
+class StepGraphs:
+    """Graphs of whole steps, captured at start; all share one memory pool."""
+
+    def __init__(
+        self, target: GpuTarget, kv: PagedKV, table: Tensor | None, *, pages: int,
+        batches: Seq[int], widths: Seq[int],
+    ) -> None:  # fmt: skip
+        """pages: of a sequence, at most; table: where projected rows go."""
+        self._target, self._kv, self._table = target, kv, table
+        self._pages, self._batches, self._widths = pages, sorted(batches), sorted(widths)
+        self._steps: dict[tuple[int, int], Step] = {}
+
+    @property
+    def most(self) -> tuple[int, int]:
+        """Largest batch and width of a step."""
+        return self._batches[-1], self._widths[-1]
+
+    def capture(self) -> None:
+        """Captures every step, the largest first, and logs what it took."""
+        began, before = time.monotonic(), torch.cuda.memory_reserved(self._target.device)
+        pool = torch.cuda.graph_pool_handle()
+        for batch in reversed(self._batches):
+            for width in reversed(self._widths):
+                self._steps[batch, width] = self._step(batch, width).capture(pool)
+        took = torch.cuda.memory_reserved(self._target.device) - before
+        log.info(
+            "captured %d graphs (batches %s, widths %s) in %.1f s, %.2f GiB",
+            len(self._steps),
+            self._batches,
+            self._widths,
+            time.monotonic() - began,
+            took / 2**30,
+        )
+
+    def warm_up(self) -> None:
+        """Runs the largest step without a graph: what it allocates is what a graph will need."""
+        self._step(*self.most).run()
+        torch.cuda.synchronize(self._target.device)
+
+    def run(self, work: Seq[Work]) -> list[Chosen]:
+        """The target's choice after every id of `work`, at most `most` of it."""
+        batch = self._batches[bisect_left(self._batches, len(work))]
+        width = self._widths[bisect_left(self._widths, max(len(w.ids) for w in work))]
+        found = self._steps[batch, width].replay(work)
+        return [
+            Chosen(ids=row[2 : 2 + len(w.ids)]) if row[0] >= 0 else Chosen(ids=[], usable=False)
+            for row, w in zip(found, work, strict=False)
+        ]
+
+    def step(self, batch: int, width: int) -> "Step":
+        """A bucket's step, once it was captured."""
+        return self._steps[batch, width]
+
+    def _step(self, batch: int, width: int) -> "Step":
+        bucket = Bucket(
+            batch,
+            width,
+            pages=self._pages,
+            page_size=self._kv.page_size,
+            heads=self._target.heads,
+            height=self._target.tile_rows,
+            device=self._target.device,
+        )
+        return Step(self._target, self._kv, self._table, bucket)
+
+
+class Step:
+    """One bucket's step."""
+
+    def __init__(
+        self, target: GpuTarget, kv: PagedKV, table: Tensor | None, bucket: Bucket
+    ) -> None:
+        self._target, self._kv, self._table, self.bucket = target, kv, table, bucket
+
+    def run(self) -> Tensor:
+        """[batch, width + 2] int32: accepted (-1: no numbers), bonus, the choice after each id."""
+        rows, shape = self.bucket.rows, (self.bucket.batch, self.bucket.width)
+        normed = self._target.forward(rows, self._kv, self._table)
+        return greedy_accept(self._target.logits(normed), rows.ids.view(shape), self.bucket.counts)
+
+    def capture(self, pool: Any) -> "Step":
+        """Compiles what is missing by a first run, then records the graph."""
+        self.run()
+        torch.cuda.synchronize(self._target.device)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, pool=pool):
+            self._out = self.run()
+        return self
+
+    def replay(self, work: Seq[Work]) -> list[list[int]]:
+        """Runs the graph for `work` and waits for its answer."""
+        self.bucket.fill(work)
+        self.graph.replay()
+        found: list[list[int]] = self._out.tolist()
+        return found

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from domino_kernels.attention import Batch
 from domino_kernels.linear import Linear
 from domino_kernels.norm import rms_norm
 from domino_kernels.paged_kv import PagedKV
@@ -27,6 +28,10 @@ from verify_service.projection import FeatureProjection
 
 class BatchDraft(DraftModel):
     """draft_service's backbone over [rows, block]; full attention layers only."""
+
+    def append(self, rows: Tensor, batch: Batch, kv: PagedKV) -> None:
+        """Projected rows [n, hidden] -> context KV at the slots of a rectangular batch."""
+        self._decoder.append_layer_by_layer(rows, batch, kv)
 
     def blocks(self, ids: Tensor, committed: Tensor, kv: PagedKV, length: int) -> Tensor:
         """ids [R, B] at positions committed[r].. -> final hidden states [R, B, hidden]."""

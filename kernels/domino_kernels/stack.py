@@ -10,6 +10,8 @@ from domino_kernels.native.decoder import MOST_HEAD_DIM, NativeDecoder
 from domino_kernels.paged_kv import PagedKV
 from domino_kernels.rope import RotaryTable
 
+Attend = Callable[[Visibility], PagedAttention]
+
 
 class Decoder:
     """Layers of one shape; layer i sees keys by `rules[i]`, and those in `taps` are looked at."""
@@ -36,7 +38,7 @@ class Decoder:
         if self._native:
             x, taps = self._native.forward(x, batch, kv)
             return x, list(taps.unbind(1))
-        attentions = {rule: self._attention(batch, rule, x) for rule in set(self._rules)}
+        attentions = {rule: self.attention(batch, rule, x) for rule in set(self._rules)}
         return self.layer_by_layer(x, batch, kv, attentions.__getitem__)
 
     def layer_by_layer(
@@ -58,12 +60,18 @@ class Decoder:
     def append(self, rows: Tensor, batch: Batch, kv: PagedKV) -> None:
         """Projected rows [n, hidden] -> context KV of every layer at the batch's positions."""
         if self._native:
-            return self._native.append(rows, batch, kv)
+            self._native.append(rows, batch, kv)
+        else:
+            self.append_layer_by_layer(rows, batch, kv)
+
+    def append_layer_by_layer(self, rows: Tensor, batch: Batch, kv: PagedKV) -> None:
+        """What `append` does, by torch."""
         angles = self._rotary.at(batch.positions)
         for i, layer in enumerate(self.layers):
             layer.store_context(rows, batch, angles, kv, i)
 
-    def _attention(self, batch: Batch, rule: Visibility, x: Tensor) -> PagedAttention:
+    def attention(self, batch: Batch, rule: Visibility, x: Tensor) -> PagedAttention:
+        """Torch's attention of a batch under a rule, in x's dtype."""
         s = self.shape
         sizes = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim}
         return PagedAttention(batch, rule, **sizes, dtype=x.dtype)

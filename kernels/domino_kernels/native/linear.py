@@ -74,7 +74,7 @@ def _packed(weight: Tensor) -> Tensor:
     tiles = F.pad(half if exact else weight, (0, 0, 0, -outputs % TILE))
     tiles = tiles.view(-1, TILE, inputs).transpose(1, 2)
     if exact:
-        tiles = tiles.unflatten(2, (2, LANES)).transpose(2, 3)
+        tiles = tiles.reshape(-1, inputs, 2, LANES).transpose(2, 3)
     packed = _huge_pages(tiles.numel() * tiles.element_size()).view(tiles.dtype).view(tiles.shape)
     return packed.copy_(tiles)
 

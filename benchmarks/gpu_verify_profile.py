@@ -4,7 +4,6 @@ Random weights, Qwen3-8B shapes, bfloat16. `python -m benchmarks.gpu_verify_prof
 """
 
 import argparse
-import itertools
 import re
 from collections import defaultdict
 
@@ -26,24 +25,18 @@ REPLAYS, PAGES = 4, 128
 
 @torch.inference_mode()
 def main() -> None:
-    """Prints each step's time for every choice of what is brought ahead, with --kernels the parts."""
+    """Prints each step's time and its parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("steps", nargs="+", help="BATCHxWIDTH")
-    parser.add_argument("--kernels", action="store_true", help="microseconds by kernel")
-    parser.add_argument("--brought", nargs="+", default=["0,0,0,0"],
-                        help="columns of qkv, o, gate_up, down brought ahead")  # fmt: skip
     options = parser.parse_args()
     target = random_target(qwen3_8b(), torch.bfloat16)
     kv = random_kv(target, PAGES)
-    for name, brought in itertools.product(options.steps, options.brought):
-        columns = map(int, brought.split(","))
-        target.brought.update(zip(("qkv", "o", "gate_up", "down"), columns, strict=True))
+    for name in options.steps:
         batch, width = map(int, name.split("x"))
         step = step_graphs(target, kv, batch, width, None).step(batch, width)
         step.bucket.fill(decoding(batch, width, CONTEXT, PAGES, 151936))
-        print(f"{name}, brought {brought}: {replay_us(step.graph):.0f} us a step", flush=True)
-        if options.kernels:
-            print_kernels(step.graph)
+        print(f"{name}: {replay_us(step.graph):.0f} us a step", flush=True)
+        print_kernels(step.graph)
 
 
 def print_kernels(graph: torch.cuda.CUDAGraph) -> None:

@@ -81,7 +81,8 @@ def plan_of(args: argparse.Namespace, prompts: Prompts) -> ServePlan:
 
 def sizes(plan: ServePlan, longest: int, args: argparse.Namespace) -> dict[str, Any]:
     """Room for all requests of the highest load at once: no arm waits or is preempted."""
-    most = max(load.concurrency for load in plan.loads)
+    open_loop = any(load.request_rate for load in plan.loads)
+    most = args.max_sequences or max(32 * open_loop, *(load.concurrency for load in plan.loads))
     block = 64  # positions verified beyond the committed ones, and a page's rounding
     return {
         "max_sequences": args.max_sequences or max(most, 32),

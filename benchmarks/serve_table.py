@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from benchmarks.serve_cell import PLAIN, Cells
+from benchmarks.serve_published import MACRO
 from benchmarks.text_table import text_table
 from loadtest.prompts import label
 
 LATENCIES = (
     ("output tok/s", "output_throughput", "{:.1f}"),
+    ("output tok/s at full load", "steady_output_throughput", "{:.1f}"),
     ("total tok/s", "total_throughput", "{:.1f}"),
     ("mean E2E ms", "mean_e2e_latency_ms", "{:.0f}"),
     ("mean TTFT ms", "mean_ttft_ms", "{:.0f}"),
@@ -45,11 +47,18 @@ def throughput_table(cells: Cells, titles: dict[str, str], load: str) -> str:
 
 
 def macro_table(cells: Cells, titles: dict[str, str]) -> str:
-    """Arithmetic means of the speed-ups."""
+    """Arithmetic means of the speed-ups; below them the published ones of these arms."""
+    note = ""
     arms = [arm for arm in cells.arms if arm != PLAIN]
     rows = [[at, *(ratio(cells.macro(arm, at)) for arm in arms)] for at in cells.loads]
     rows.append(["Overall", *(ratio(cells.overall(arm)) for arm in arms)])
-    return "Macro speed-up over AR\n\n" + text_table(["", *(titles[arm] for arm in arms)], rows)
+    for at in cells.loads:  # for comparison, of another model on other hardware
+        published = MACRO.get(at, {})
+        if any(arm in published for arm in arms):
+            rows.append([f"{at}, published*", *(ratio(published.get(arm)) for arm in arms)])
+            note = "\n* Qwen3.6-27B, 2 x A100, SGLang"
+    table = text_table(["", *(titles[arm] for arm in arms)], rows)
+    return f"Macro speed-up over AR\n\n{table}{note}"
 
 
 def acceptance_table(cells: Cells, titles: dict[str, str], load: str) -> str:

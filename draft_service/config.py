@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from serving.options import OptionError, field
+from serving.options import OptionError, check_seconds, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,4 @@ class DraftServiceConfig:
         for name in ("threads", "domino_candidates"):
             if getattr(self, name) < 0:
                 raise OptionError(name, getattr(self, name), "must not be negative")
-        for name in ("ticket_ttl_s", "grace_s"):
-            if not getattr(self, name) > 0:
-                raise OptionError(name, getattr(self, name), "must be above 0")
+        check_seconds(self, "ticket_ttl_s", "grace_s")

@@ -21,6 +21,7 @@ TOP = (
     ("Peak concurrent requests", "max_concurrent_requests"),
     ("Concurrency (sum of E2E / duration)", "concurrency"),
     ("Little's law, in flight / asked", "littles_law"),
+    ("P99 sent later than scheduled (ms)", "p99_late_ms"),
     ("Accept length", "accept_length"),
     ("Acceptance rate (accepted / proposed)", "spec_decode_acceptance_rate"),
 )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.contract import ModeName
-from serving.options import OptionError, field
+from serving.options import OptionError, check_seconds, field
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,8 +35,6 @@ class RouterConfig:
         for name in ("max_requests", "max_prompt_bytes", "default_max_tokens"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")
-        for name in ("seat_timeout_s", "startup_timeout_s", "grace_s"):
-            if not getattr(self, name) >= 0:
-                raise OptionError(name, getattr(self, name), "must not be negative")
+        check_seconds(self, "seat_timeout_s", "startup_timeout_s", "grace_s", or_zero=True)
         if self.draft is None and self.mode not in (None, "ar"):
             raise OptionError("mode", self.mode, "needs a draft service: give --draft")

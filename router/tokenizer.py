@@ -71,26 +71,43 @@ class Tokenizer:
 
 
 def _chat_template(folder: Path) -> ChatTemplate | None:
-    config = _read_config(folder / "tokenizer_config.json")
-    source, file = config.get("chat_template"), folder / "chat_template.jinja"
-    if file.is_file():
-        source = file.read_text(encoding="utf-8")
-    if isinstance(source, list):
-        source = {entry["name"]: entry["template"] for entry in source}.get("default")
+    file = folder / "tokenizer_config.json"
+    config = _read_config(file)
+    newer = folder / "chat_template.jinja"
+    source = _read_text(newer) if newer.is_file() else _default(config.get("chat_template"))
     if source is None:
         return None
+    if not isinstance(source, str):
+        found = json.dumps(config["chat_template"])
+        raise StartError(f"{file}: chat_template {found:.80} is no text and no list of named texts")
     tokens = {name: value for name, value in config.items() if name.endswith("_token")}
     contents = {
-        name: value["content"] if isinstance(value, dict) else value
+        name: value.get("content") if isinstance(value, dict) else value
         for name, value in tokens.items()
-        if isinstance(value, str | dict)
     }
-    return ChatTemplate(source, contents)
+    return ChatTemplate(source, {n: text for n, text in contents.items() if isinstance(text, str)})
+
+
+def _default(templates: Any) -> Any:
+    """The template, where there are several the one called "default"."""
+    if not isinstance(templates, list):
+        return templates
+    named = [entry for entry in templates if isinstance(entry, dict) and "template" in entry]
+    if len(named) < len(templates):
+        return templates
+    return {str(entry.get("name")): entry["template"] for entry in named}.get("default")
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise StartError(f"{file}: {error}") from error
 
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
-        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        config = json.loads(_read_text(file)) if file.is_file() else {}
     except ValueError as error:
         raise StartError(f"{file}: {error}") from error
     if not isinstance(config, dict):

@@ -18,7 +18,9 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 
 from serving.option_type import OptionError, OptionType
 
-__all__ = ["OptionError", "field", "parse"]
+__all__ = ["OptionError", "check_seconds", "field", "parse"]
+
+MAX_S = 1e6  # of a duration: waiting primitives overflow far beyond it
 
 T = TypeVar("T")
 
@@ -26,6 +28,15 @@ T = TypeVar("T")
 def field(default: Any = dataclasses.MISSING, *, help: str) -> Any:
     """A dataclass field with its help text; without a default it is required."""
     return dataclasses.field(default=default, metadata={"help": help})
+
+
+def check_seconds(config: object, *names: str, or_zero: bool = False) -> None:
+    """Raises OptionError unless each of these durations is above 0 (or 0) and at most MAX_S."""
+    for name in names:
+        value = getattr(config, name)
+        if not (0 < value <= MAX_S or (or_zero and value == 0)):
+            least = "at least 0" if or_zero else "above 0"
+            raise OptionError(name, value, f"must be {least} and at most {MAX_S:g}")
 
 
 def parse(cls: type[T], argv: Sequence[str] | None = None, *, prog: str, description: str) -> T:

@@ -42,6 +42,8 @@ class TrainConfig:
     beta2: float = field(0.999, help="AdamW's second moment")
     clip: float = field(1.0, help="largest gradient norm")
     gamma: float | None = field(7.0, help="decay of a slot's weight; none: all alike")
+    scored_slots: int | None = field(None, help="slots in the loss of every block; none: all")
+    late_every: int = field(5, help="of the slots behind, one block in so many")
     base_start: float = field(1.0, help="base branch's share of the loss at step 0")
     base_ratio: float = field(1.0, help="share of the steps until it is 0")
     base_steps: int | None = field(None, help="steps until it is 0; 0: from the start")
@@ -74,6 +76,10 @@ class TrainConfig:
         for name in ("base_start", "base_ratio", "warmup", "floor", "soft"):
             if not 0 <= getattr(self, name) <= 1:
                 raise OptionError(name, getattr(self, name), "must be from 0 to 1")
+        late = self.block_size - (self.scored_slots or self.block_size)
+        if self.late_every < 1 or late < 0 or late % self.late_every:
+            remedy = f"must divide the {late} slots behind scored_slots"
+            raise OptionError("late_every", self.late_every, remedy)
         if self.mask_token_id < 0:
             raise OptionError("mask_token_id", self.mask_token_id, "must be an id")
 

@@ -26,7 +26,8 @@ class DraftForward:
 
     def __init__(self, config: DraftConfig, embedding: Tensor) -> None:
         self.config, self.embedding = config, embedding
-        # Rotary angles stay float32: in bfloat16 positions drift at long lengths.
+        # Angles are float32, only their sines and cosines are rounded, as when serving: rounded
+        # frequencies would let positions drift at long lengths.
         frequencies = inverse_frequencies(config.rope, config.head_dim)
         self._frequencies = frequencies.to(embedding.device)
 
@@ -45,8 +46,8 @@ class DraftForward:
         """
         config, dtype = self.config, weights["fc.weight"].dtype
         context = F.linear(rows.features.to(dtype), weights["fc.weight"])
-        context = self._norm(context, weights["hidden_norm.weight"]).to(dtype)
-        at_context, at_blocks = self._positions(rows, anchors)
+        context = self._norm(context, weights["hidden_norm.weight"])
+        at_context, at_blocks = self._positions(rows, anchors, dtype)
         sees = {
             rule: visible(anchors, rows.starts, config.block_size, rule)
             for rule in set(config.attention)
@@ -55,21 +56,20 @@ class DraftForward:
         for i, rule in enumerate(config.attention):
             layer = {n.removeprefix(f"layers.{i}."): w for n, w in weights.items()}
             x = self._layer(layer, x, context, (at_context, at_blocks), sees[rule])
-        return self._norm(x, weights["norm.weight"]).to(dtype)
+        return self._norm(x.to(dtype), weights["norm.weight"])
 
     def _layer(
         self, w: Weights, x: Tensor, context: Tensor, at: tuple[Angles, Angles], sees: Visible
     ) -> Tensor:
         dtype = context.dtype
-        h = self._norm(x, w["input_layernorm.weight"]).to(dtype)
+        h = self._norm(x.to(dtype), w["input_layernorm.weight"])
         q = self._heads(F.linear(h, w["self_attn.q_proj.weight"], w.get("self_attn.q_proj.bias")))
         if self.config.qk_norm:
             q = self._norm(q, w["self_attn.q_norm.weight"])
-        q = rotate(q, *at[1]).to(dtype)
         kv = self._keys_values(w, context, at[0]), self._keys_values(w, h, at[1])
-        attended = block_attention(q, *kv, sees)
+        attended = block_attention(rotate(q, *at[1]), *kv, sees)
         x = x + F.linear(attended, w["self_attn.o_proj.weight"], w.get("self_attn.o_proj.bias"))
-        h = self._norm(x, w["post_attention_layernorm.weight"]).to(dtype)
+        h = self._norm(x.to(dtype), w["post_attention_layernorm.weight"])
         gate, up = (F.linear(h, w[f"mlp.{name}_proj.weight"]) for name in ("gate", "up"))
         return x + F.linear(F.silu(gate) * up, w["mlp.down_proj.weight"])
 
@@ -82,22 +82,22 @@ class DraftForward:
         )
         if self.config.qk_norm:
             k = self._norm(k, w["self_attn.k_norm.weight"])
-        return rotate(k, *angles).to(v.dtype), v
+        return rotate(k, *angles), v
 
-    def _positions(self, rows: Rows, anchors: Anchors) -> tuple[Angles, Angles]:
+    def _positions(self, rows: Rows, anchors: Anchors, dtype: torch.dtype) -> tuple[Angles, Angles]:
         """Angles of the context [R, S] and of the blocks [R, N, B], counted in each document."""
         columns = torch.arange(rows.ids.shape[1], device=rows.ids.device)
         first = take(rows.starts, anchors.columns[..., None])
         blocks = anchors.positions(0, self.config.block_size) - first
-        return self._angles(columns - rows.starts), self._angles(blocks)
+        return self._angles(columns - rows.starts, dtype), self._angles(blocks, dtype)
 
-    def _angles(self, positions: Tensor) -> Angles:
+    def _angles(self, positions: Tensor, dtype: torch.dtype) -> Angles:
         angles = positions[..., None, None].float() * self._frequencies
         factor = self.config.rope.attention_factor
-        return angles.cos() * factor, angles.sin() * factor
+        return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm(x.float(), weight.float(), self.config.rms_norm_eps)
+        return rms_norm(x, weight, self.config.rms_norm_eps)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], -1, self.config.head_dim)

@@ -2,7 +2,7 @@
 
 One command on one GPU: the target answers the prompts, its features stay in memory, a draft is
 trained for a given time, exported, and measured by real greedy drafting on held-out prompts.
-Several GPUs (--shard I/N) share the answering and train one recipe each.
+Several GPUs, one process each as torchrun starts them, share the answering and the training.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from serving.tensors import DTYPES
 from training.config import TrainConfig, load_config
 from training.dataset import Document, read_dataset, write_dataset
 from training.generate import Limits
+from training.ranks import Ranks, join
 from training.regenerate import LEAST_ANSWER, document, regenerate
 from training.session import Session, load_target, open_session
 from training.speculate import (
@@ -47,11 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     device, dtype = open_device(config.device), DTYPES[config.dtype]
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # refuses masked queries of few rows
+    ranks = join(device)
     target = load_target(config, dtype, device)
-    say(f"target loaded: {torch.__version__}, {config.device}")
-    documents = answered(args, config, target)
-    config, session = timed_session(args, config, target, documents)
-    session.run(say)
+    say(f"target loaded: {torch.__version__}, {config.device}, rank {ranks.rank} of {ranks.count}")
+    documents = answered(args, config, target, ranks)
+    config, session = timed_session(args, config, target, documents, ranks)
+    session.run(say if ranks.rank == 0 else lambda _: None)
+    if ranks.rank > 0:
+        return 0
     say(f"exported to {session.export(args.out / 'export')}")
     result = {"config": _plain(config), "documents": len(documents)}
     result["acceptance"] = measure(args, config, target, args.out / "export")
@@ -67,7 +71,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--held-out", type=Path, required=True, help='JSONL of {"workload", "text"}')
     found.add_argument("--out", type=Path, required=True, help="where the results go")
     found.add_argument("--answers", type=Path, required=True, help="folder shared by the shards")
-    found.add_argument("--shard", default="0/1", metavar="I/N", help="default: %(default)s")
     found.add_argument("--answer-seconds", type=float, default=60, metavar="S")
     found.add_argument("--deadline", type=float, default=500, metavar="S", help="of everything")
     found.add_argument("--reserve", type=float, default=45, metavar="S", help="for measuring")
@@ -78,9 +81,11 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def answered(args: argparse.Namespace, config: TrainConfig, target: BatchTarget) -> list[Document]:
-    """This shard's answers, written for all, and then everybody's, up to the tokens wanted."""
-    shard, shards = (int(n) for n in args.shard.split("/"))
+def answered(
+    args: argparse.Namespace, config: TrainConfig, target: BatchTarget, ranks: Ranks
+) -> list[Document]:
+    """This rank's answers, written for all, and then everybody's, up to the tokens wanted."""
+    shard, shards = ranks.rank, ranks.count
     tokenizer = Tokenizer.load(config.target)
     texts = [json.loads(line)["text"] for line in args.prompts.read_text().split("\n") if line]
     prompts = [encode(tokenizer, text) for text in texts[shard::shards]]
@@ -115,9 +120,10 @@ def timed_session(
     config: TrainConfig,
     target: BatchTarget,
     documents: list[Document],
+    ranks: Ranks,
 ) -> tuple[TrainConfig, Session]:
     """A session of as many steps as the time allows, by the measured speed of the first ones."""
-    session = open_session(config, say, target=target, documents=documents)
+    session = open_session(config, say, target=target, documents=documents, ranks=ranks)
     for _ in range(3):
         session.trainer.train_step()
     began = now(target)
@@ -125,7 +131,7 @@ def timed_session(
         session.trainer.train_step()
     each = (now(target) - began) / CALIBRATION_STEPS
     left = args.deadline - args.reserve - (time.monotonic() - BEGAN)
-    steps = max(1, min(config.steps, int(left / each * 0.97)))
+    steps = ranks.least(max(1, min(config.steps, int(left / each * 0.97))))
     say(f"{each * 1e3:.2f} ms a step, {left:.0f} s left: {steps} steps")
     config = dataclasses.replace(config, steps=steps)
     return config, session.again(config)

@@ -129,6 +129,6 @@ def captured(
         for tensor, value in zip(state, saved, strict=True):
             tensor.copy_(value)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         step()
     return graph

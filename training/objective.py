@@ -15,6 +15,7 @@ from training.draft import DraftForward, Weights
 from training.labels import Labels, make_labels
 from training.metrics import Counts, count
 from training.rows import Anchors, Rows, take
+from training.slots import ScoredSlots, pick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,29 +31,40 @@ class Sums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """DFlash, or with the head Domino: (1 - share) * final + share * base."""
+    """DFlash, or with the head Domino: (1 - share) * final + share * base.
+
+    slots: which ones are scored for the loss; all without it.
+    """
 
     draft: DraftForward
     head: Head
     gamma: float | None
+    slots: ScoredSlots | None = None
 
     def sums(self, weights: Weights, rows: Rows, anchors: Anchors, share: Tensor) -> Sums:
         """share: scalar, the base branch's part; DFlash has that branch only."""
         labels = self._labels(rows, anchors)
+        ids, weight = labels.ids, labels.weights
         hidden, small = self._branches(weights, rows, anchors)
-        weight = labels.weights.flatten()
         last = None
         if rows.last is not None and self.head.soft > 0:
-            last = self._last(rows.last, anchors).to(hidden.dtype).flatten(0, 2)
+            last = self._last(rows.last, anchors).to(hidden.dtype)
+        if self.slots is not None and not self.slots.all:
+            index = self.slots.index(anchors.columns)
+            weight = pick(weight, index) * self.slots.weights(weight.device)
+            ids, hidden = pick(ids, index), pick(hidden, index)
+            small = None if small is None else pick(small, index)
+            last = None if last is None else pick(last, index)
+        weight = weight.flatten()
         loss, base, final = head_losses(
             self.head,
             hidden.flatten(0, 2),
             None if small is None else small.flatten(0, 2),
             weights.get(UP),
-            labels.ids.flatten(),
+            ids.flatten(),
             weight if small is None else weight * share,
             weight * (1 - share),
-            last,
+            None if last is None else last.flatten(0, 2),
         )
         return Sums(
             loss=loss,

@@ -30,7 +30,9 @@ from training.export import (
 )
 from training.features import Features
 from training.objective import Objective
+from training.ranks import ONE_RANK, Ranks
 from training.sanity import check_features
+from training.slots import ScoredSlots
 from training.target import BatchTarget
 from training.trainer import Trainer
 
@@ -53,7 +55,9 @@ class Session:
         trainer = self.trainer
         draft = parse_draft(config.output, self.draft_json, self.target.config)
         start = new_weights(draft, config.seed, self.target.final_norm)
-        fresh = Trainer(config, trainer.objective, trainer.features, start, trainer.dtype)
+        fresh = Trainer(
+            config, trainer.objective, trainer.features, start, trainer.dtype, trainer.ranks
+        )
         return dataclasses.replace(self, config=config, trainer=fresh)
 
     def run(self, report: Report, until: int | None = None) -> Path:
@@ -100,6 +104,7 @@ def open_session(
     *,
     target: BatchTarget | None = None,
     documents: list[Document] | None = None,
+    ranks: Ranks = ONE_RANK,
 ) -> Session:
     """A new run, or where the output folder has a tracker, the one to be resumed.
 
@@ -124,13 +129,18 @@ def open_session(
         draft=DraftForward(draft, target.embedding),
         head=Head(lm_head=target.lm_head, chunk=config.chunk, soft=config.soft),
         gamma=config.gamma,
+        slots=ScoredSlots(
+            block_size=config.block_size,
+            always=config.scored_slots or config.block_size,
+            every=config.late_every,
+        ),
     )
     start = (
         read_weights(config.init, draft)
         if config.init
         else new_weights(draft, config.seed, target.final_norm)
     )
-    trainer = Trainer(config, objective, features, start, dtype)
+    trainer = Trainer(config, objective, features, start, dtype, ranks)
     saved = checkpoint.load(config.output)
     if saved is not None:
         trainer.resume(saved)

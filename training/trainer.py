@@ -19,6 +19,7 @@ from training.features import Features
 from training.generate import captured
 from training.objective import Objective
 from training.optimizer import learning_rate, make_optimizers
+from training.ranks import ONE_RANK, Ranks
 from training.rows import candidates, choose_anchors
 
 # What a resumed run may change without becoming another run.
@@ -36,14 +37,23 @@ class Trainer:
         features: Features,
         masters: Mapping[str, Tensor],
         dtype: torch.dtype,
+        ranks: Ranks = ONE_RANK,
     ) -> None:
+        self.ranks = ranks
         self.config, self.objective, self.features = config, objective, features
         self.dtype, self.step = dtype, 0
         device = objective.head.lm_head.device
         self.masters = {n: w.to(device) for n, w in masters.items()}
-        for weight in self.masters.values():
-            weight.grad = torch.zeros_like(weight)
-        self._gradients = [w.grad for w in self.masters.values() if w.grad is not None]
+        # Every gradient and the sums (the loss's denominator, both branches' losses) in one memory,
+        # which is what ranks add up.
+        sizes = [w.numel() for w in self.masters.values()]
+        self._shared = torch.zeros(sum(sizes) + 3, device=device)
+        *parts, self._sums = torch.split(self._shared, [*sizes, 3])
+        self._gradients = [
+            part.view_as(w) for part, w in zip(parts, self.masters.values(), strict=True)
+        ]
+        for weight, gradient in zip(self.masters.values(), self._gradients, strict=True):
+            weight.grad = gradient
         self._optimizers = make_optimizers(
             config.optimizer,
             self.masters,
@@ -53,8 +63,6 @@ class Trainer:
         self._batch = features.empty(config.rows)
         self._uniform = torch.zeros(config.rows, config.row_length - 1, device=device)
         self._share, self._norm = torch.zeros((), device=device), torch.zeros((), device=device)
-        # Sums of an optimizer step: the loss's denominator, base and final cross-entropies.
-        self._sums = torch.zeros(3, device=device)
         self._graphs: dict[Callable[[], None], torch.cuda.CUDAGraph] = {}
         self._graph_pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
@@ -80,8 +88,10 @@ class Trainer:
         self._share.fill_(self._base_share())
         self._sums.zero_()
         for micro in range(config.accumulation):
-            self._load(self.step * config.accumulation + micro)
+            number = self.step * config.accumulation + micro
+            self._load(number * self.ranks.count + self.ranks.rank)
             self._do(self._micro)
+        self.ranks.add_up(self._shared)
         self._do(self._update)
         self.step += 1
 
@@ -100,7 +110,7 @@ class Trainer:
             "lambda": share,
             "lr": float(self._optimizers[0].param_groups[0]["lr"]),
             "grad_norm": float(self._norm),
-            "blocks": float(counts.blocks) * self.config.accumulation,
+            "blocks": float(counts.blocks) * self.config.accumulation * self.ranks.count,
         }
 
     def state(self) -> State:

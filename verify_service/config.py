@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from serving.options import OptionError, field
+from serving.options import OptionError, check_seconds, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,6 @@ class VerifyConfig:
             )
         if self.timeline and not os.access(self.timeline.absolute().parent, os.W_OK):
             raise OptionError("timeline", str(self.timeline), "cannot be written; name a folder")
-        for name in ("draft_step_s", "draft_timeout_s", "grace_s"):
-            if not getattr(self, name) > 0:
-                raise OptionError(name, getattr(self, name), "must be above 0")
+        check_seconds(self, "draft_step_s", "draft_timeout_s", "grace_s")
         if self.width > 1 and self.draft is None:
             raise OptionError("width", self.width, "needs a draft: give --draft, or no --width")

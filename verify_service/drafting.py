@@ -107,6 +107,7 @@ class Drafting:
         for link, members in by_link.items():
             if not link.alive:
                 self._closing.pop(link, None)
+                self._slow.discard(link)
                 _lose(members, "its stream ended")
             elif link not in self._exchanges:
                 self._send_one(link, members, self._closing.pop(link, []))

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domino_kernels.gpu.ahead import Ahead
 from domino_kernels.gpu.attention import paged_attention, tile_rows
 from domino_kernels.gpu.few_rows import GpuLinear
 from domino_kernels.gpu.norm import add_rms_norm, norm_to_slots
@@ -68,8 +67,6 @@ class GpuTarget:
         self._embedding = read(EMBEDDING, table)
         head = self._embedding if config.tied_embeddings else read(config.lm_head_name, table)
         self.head, self._norm = GpuLinear(head), read("model.norm.weight", (config.hidden_size,))
-        self._ahead = Ahead(device)
-        self.brought = dict.fromkeys(("qkv", "o", "gate_up", "down"), 0)
         positions = min(config.max_context, max_positions or config.max_context)
         rotary = RotaryTable(config.head_dim, config.rope, positions, dtype, device)
         cos, sin = rotary.at(torch.arange(positions, device=device))
@@ -110,24 +107,18 @@ class GpuTarget:
         x, eps = F.embedding(rows.ids, self._embedding), self.config.rms_norm_eps
         taps = x.new_empty(len(x), len(self._taps), x.shape[1])
         parts = bias = tap = None
-        soon = self.brought
         for i, layer in enumerate(self.layers):
             normed = add_rms_norm(x, parts, layer.norm1, eps, bias=bias, tap=tap)
             pages = kv.k[i], kv.v[i]
             qkv = layer.qkv(normed)
-            self._ahead.bring(layer.o.weight, soon["o"])
             q = rope_store(qkv, layer.heads, self._angles, rows.positions, rows.slots, pages)
             seen = paged_attention(q, pages, rows.queries, splits=rows.splits)
             parts = layer.o(seen.view(len(x), -1))
-            self._ahead.bring(layer.gate_up.weight, soon["gate_up"])
             normed = add_rms_norm(x, parts, layer.norm2, eps, bias=layer.o.bias)
             wide = layer.gate_up(normed)
-            self._ahead.bring(layer.down.weight, soon["down"])
             gated = silu_mul(wide, x.dtype, layer.gate_up.bias)
             parts, bias = layer.down(gated), layer.down.bias
-            self._ahead.bring(self.layers[(i + 1) % len(self.layers)].qkv.weight, soon["qkv"])
             tap = taps[:, self._taps.index(i)] if i in self._taps else None
-        self._ahead.join()
         normed = add_rms_norm(x, parts, self._norm, eps, bias=bias, tap=tap)
         if self.projection and table is not None:
             p = self.projection

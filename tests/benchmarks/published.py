@@ -1,4 +1,4 @@
-"""Output tok/s that the Domino authors published for Qwen3.6-27B on two A100s, and their macros."""
+"""Output tok/s that the Domino authors published for Qwen3.6-27B on two A100s."""
 
 ARMS = ("ar", "dflash@8", "dflash@16", "domino@8", "domino@16")
 THROUGHPUT = {
@@ -26,11 +26,6 @@ THROUGHPUT = {
         "mt-bench": (866.8, 1168.1, 817.3, 1286.9, 920.3),
         "alpaca": (788.1, 1128.9, 790.0, 1315.0, 894.1),
     },
-}
-MACRO = {
-    "C1": (3.61, 3.93, 3.94, 4.54),
-    "C8": (2.98, 2.59, 3.22, 2.98),
-    "C32": (1.71, 1.27, 1.84, 1.48),
 }
 OVERALL = (2.77, 2.60, 3.00, 3.00)
 # Where the published tables mark the fastest of these arms.

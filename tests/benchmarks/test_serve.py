@@ -16,14 +16,14 @@ import pytest
 import tokenizers
 
 from benchmarks.collect import check_figure
-from benchmarks.serve import main
+from benchmarks.serve import main, plan_of, sizes
 from benchmarks.serve_arm import arms
 from benchmarks.serve_cell import Cell, Cells
 from benchmarks.serve_figures import figures
 from benchmarks.serve_machine import Machine
 from benchmarks.serve_plan import Load, ServePlan, parser, settle
-from benchmarks.serve_prompts import fitting_prompts
-from benchmarks.serve_published import WORKLOADS, published_length
+from benchmarks.serve_prompts import Prompts, fitting_prompts
+from benchmarks.serve_published import MACRO, WORKLOADS, published_length
 from benchmarks.serve_run import run_all, servers
 from benchmarks.serve_table import tables
 from domino_cli.errors import UsageError
@@ -32,7 +32,7 @@ from loadtest.plan import Plan
 from loadtest.prompts import LoadPrompt
 from loadtest.record import Record
 from loadtest.summary import summarise
-from tests.benchmarks.published import ARMS, FASTEST, MACRO, OVERALL, THROUGHPUT
+from tests.benchmarks.published import ARMS, FASTEST, OVERALL, THROUGHPUT
 from tests.recorded_models import DOMINO_SHIFT, TARGET, VOCAB
 
 RECORD = Record(
@@ -75,7 +75,7 @@ def test_macros_are_the_published_ones() -> None:
     """Prevents means taken otherwise than in the tables that ours lie beside."""
     found = published()
     for load, expected in MACRO.items():
-        macros = [found.macro(arm, load) for arm in ARMS[1:]]
+        macros = {arm: found.macro(arm, load) for arm in ARMS[1:]}
         assert macros == pytest.approx(expected, abs=0.006)
     assert [found.overall(arm) for arm in ARMS[1:]] == pytest.approx(OVERALL, abs=0.006)
     for (load, workload), arm in FASTEST.items():
@@ -89,6 +89,7 @@ def test_tables_mark_the_fastest_and_name_the_arms_as_published() -> None:
     assert "**248.0 (5.25x)**" in text and "| 47.2 (1.00x) |" in text
     assert "Domino b16" in text and "DFlash b8" in text
     assert "Answers identical to AR's: DFlash b8 100.0%" in text
+    assert "C8, published*" in text and "* Qwen3.6-27B, 2 x A100" in text
 
 
 def test_repeats_are_averaged_and_partial_cells_are_in_no_mean() -> None:
@@ -179,6 +180,23 @@ def test_prompts_that_do_not_fit_are_left_out_and_the_next_ones_taken(
     args.max_tokens = 10**6
     with pytest.raises(UsageError, match="no prompt of words fits"):
         fitting_prompts(args, StackConfig(target=target))
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--concurrency", "1,64"], {"max_sequences": 64, "kv_tokens": 64 * (1000 + 320)}),
+        (["--concurrency", "1"], {"max_sequences": 32, "kv_tokens": 16384}),
+        (["--request-rate", "2"], {"max_sequences": 32, "kv_tokens": 32 * (1000 + 320)}),
+        (["--concurrency", "8", "--max-sequences", "4"], {"max_sequences": 4, "kv_tokens": 16384}),
+    ],
+)
+def test_servers_have_room_for_the_highest_load(flags: list[str], expected: dict[str, int]) -> None:
+    """Prevents waiting and preemption from deciding a comparison."""
+    args = settle(parser(None).parse_args(flags))
+    prompt = LoadPrompt(workload="gsm8k", index=0, token_ids=(1,))
+    plan = plan_of(args, Prompts(by_name={"gsm8k": [prompt]}, longest=1000, chat=False))
+    assert sizes(plan, 1000, args) == expected
 
 
 def test_presets_fill_what_no_flag_says() -> None:

@@ -1,5 +1,7 @@
 """Chat templates render as transformers renders them, and refuse in the request's terms."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,51 @@ def test_a_broken_template_is_refused_at_start() -> None:
     """Prevents a router that starts and then fails every chat."""
     with pytest.raises(StartError, match="chat_template, line 2"):
         ChatTemplate("a\n{% for %}", {})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, 0, -1.5, {}, {"content": "x"}, [1], ["a"], [{}], [{"name": "default"}],
+     [{"name": "default", "template": 3}]],
+    ids=str,
+)  # fmt: skip
+def test_a_template_that_is_no_text_is_refused_at_start(tmp_path: Path, value: object) -> None:
+    """Prevents a traceback at start that does not say which file and field to mend."""
+    folder = with_config(tmp_path, chat_template=value)
+    with pytest.raises(StartError, match=r"tokenizer_config\.json: chat_template .* is no text"):
+        Tokenizer.load(folder)
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 3, [], {}, {"content": None}, {"content": 3}], ids=str
+)
+def test_a_token_without_a_text_is_none(tmp_path: Path, value: object) -> None:
+    """Prevents a base model's null tokens from stopping the router."""
+    tokenizer = Tokenizer.load(with_config(tmp_path, pad_token=value))
+    assert tokenizer.encode_chat(CONVERSATION)
+
+
+@pytest.mark.parametrize("value", [None, [], [{"name": "tool_use", "template": "x"}]], ids=str)
+def test_without_a_default_template_there_is_no_chat(tmp_path: Path, value: object) -> None:
+    """Prevents a template made for something else from rendering conversations."""
+    assert not Tokenizer.load(with_config(tmp_path, chat_template=value)).has_chat_template
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.jinja"])
+def test_files_that_are_no_utf8_are_named(tmp_path: Path, name: str) -> None:
+    """Prevents a UnicodeDecodeError that names no file."""
+    folder = save_target(tmp_path)
+    (folder / name).write_bytes(b"\xff\xfe")
+    with pytest.raises(StartError, match=re.escape(name)):
+        Tokenizer.load(folder)
+
+
+def with_config(folder: Path, **fields: object) -> Path:
+    """A target whose tokenizer_config.json has these fields."""
+    target = save_target(folder)
+    file = target / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    return target
 
 
 def test_no_template_means_no_chat(tmp_path: Path) -> None:

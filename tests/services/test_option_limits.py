@@ -1,0 +1,81 @@
+"""Every numeric option of the three services: its limits are served, what is beyond is refused."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from draft_service.config import DraftServiceConfig
+from router.config import RouterConfig
+from serving.options import MAX_S, OptionError
+from verify_service.config import VerifyConfig
+
+REQUIRED: dict[Any, dict[str, Any]] = {
+    VerifyConfig: {"target": Path("t"), "draft": Path("d")},
+    DraftServiceConfig: {"target": Path("t"), "draft": Path("d")},
+    RouterConfig: {"target": Path("t"), "verify": "v:1"},
+}
+# Least value of each option; 1 where nothing is said.
+LEAST = dict.fromkeys(("port", "threads", "width", "max_waiting", "domino_candidates"), 0)
+ZERO_IS_NO_WAIT = {
+    (RouterConfig, name) for name in ("seat_timeout_s", "startup_timeout_s", "grace_s")
+}
+# What other options decide about, tested beside what they belong to.
+ELSEWHERE = {"benchmark_synthetic_acceptance", "kv_tokens"}
+
+
+def options(kind: type) -> list[tuple[Any, str]]:
+    return [
+        (config, name)
+        for config in REQUIRED
+        for name, hint in get_type_hints(config).items()
+        if hint is kind and (config, name) not in ELSEWHERE
+    ]
+
+
+def made(config: Any, name: str, value: float) -> float:
+    return getattr(config(**REQUIRED[config], **{name: value}), name)  # type: ignore[no-any-return]
+
+
+def refused(config: Any, name: str, value: float) -> None:
+    with pytest.raises(OptionError, match=f"option {name}: ") as caught:
+        made(config, name, value)
+    assert (caught.value.field, str(caught.value.value)) == (name, str(value))
+
+
+@pytest.mark.parametrize(("config", "name"), options(int), ids=lambda v: getattr(v, "__name__", v))
+def test_counts(config: Any, name: str) -> None:
+    """Prevents a service that starts with a size it fails on at the first request."""
+    least = LEAST.get(name, 1)
+    assert made(config, name, least) == least
+    refused(config, name, least - 1)
+    refused(config, name, -(2**63))
+    if name == "port":
+        assert made(config, name, 65535) == 65535
+        refused(config, name, 65536)
+
+
+@pytest.mark.parametrize(
+    ("config", "name"), options(float), ids=lambda v: getattr(v, "__name__", v)
+)
+def test_durations(config: Any, name: str) -> None:
+    """Prevents waits that never end, end at once, or overflow in the middle of a request."""
+    assert made(config, name, 1e-3) == 1e-3
+    assert made(config, name, MAX_S) == MAX_S
+    for value in (math.nan, math.inf, -math.inf, -1e-9, math.nextafter(MAX_S, math.inf)):
+        refused(config, name, value)
+    if config in NO_WAIT_AT_0:
+        assert made(config, name, 0.0) == 0
+    else:
+        refused(config, name, 0.0)
+
+
+def test_no_numeric_option_is_left_out() -> None:
+    """Prevents an option of another type from escaping these tests."""
+    tested = {*options(int), *options(float), *ELSEWHERE}
+    for config in REQUIRED:
+        for field in dataclasses.fields(config):
+            if type(field.default) in (int, float):
+                assert (config, field.name) in tested

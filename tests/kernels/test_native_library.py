@@ -1,5 +1,6 @@
 """Building the CPU kernels: what happens where no compiler is, or one that fails."""
 
+import importlib.util
 import logging
 import shutil
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ def test_without_a_compiler_torch_computes_and_the_log_names_the_remedy(
 ) -> None:
     """A machine without gcc must serve, and its owner must learn why it is slow."""
     fresh.setattr(shutil, "which", lambda name: None)
-    fresh.setattr(built.importlib.util, "find_spec", lambda name: None)
+    fresh.setattr(importlib.util, "find_spec", lambda name: None)
     assert built.library() is None
     assert "install gcc or clang, or `pip install ziglang`" in caplog.text
     layer = Linear(torch.eye(8))

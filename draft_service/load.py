@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from domino_kernels.native.pool import use_threads
 from domino_serve.v1 import draft_pb2, verify_pb2
 from draft_service.config import DraftServiceConfig
 from draft_service.engine import DraftEngine
@@ -44,9 +45,8 @@ class Loaded:
 def load(config: DraftServiceConfig) -> Loaded:
     """Raises CheckpointError or OptionError naming what does not fit."""
     began = time.monotonic()
-    if config.threads:
-        torch.set_num_threads(config.threads)
     dtype, device = DTYPES[config.dtype], open_device(config.device)
+    use_threads(config.threads, native=dtype == torch.float32 and device.type == "cpu")
     target, target_config = open_target(config.target)
     checkpoint, draft_config = open_draft(config.draft, target_config, tokenizer=config.target)
     log_plan(log, "draft", checkpoint.name, draft_config)

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from domino_kernels.argmax import argmax
 from domino_kernels.linear import Linear
+from domino_kernels.native.rollout import NativeRollout
 from draft_service.tables import Tables
 from serving.checkpoint import Checkpoint
 from serving.draft_config import DraftConfig
@@ -29,7 +31,7 @@ class DFlashSampler:
 
     def propose(self, hidden: Tensor, current: Tensor) -> Tensor:
         """hidden [batch, n, hidden], current [batch] (unused) -> the target's ids [batch, n]."""
-        best = self._lm_head(hidden).argmax(-1)
+        best = argmax(self._lm_head(hidden)).clamp_(min=0)  # -1: a NaN; drafts may be wrong
         return best if self._target_ids is None else self._target_ids[best]
 
 
@@ -67,6 +69,7 @@ class DominoSampler:
         self._from_state = Linear(from_both[:, hidden:])
         self._to_vocab = read("embed_proj.2.weight", (vocab, bottleneck))
         self._to_vocab_all = Linear(self._to_vocab)
+        self._native = None if self._candidates else self._whole_rollout()
 
     def propose(
         self, hidden: Tensor, current: Tensor, observe: Observer = lambda scores, state: None
@@ -76,8 +79,13 @@ class DominoSampler:
         `observe` sees each corrected step's scores [batch, vocab] (or [batch, K]) and GRU state.
         """
         z = hidden.transpose(0, 1)
+        if self._native:
+            tokens, all_scores, states = self._native.run(z, current)
+            for step in range(1, len(z)):
+                observe(all_scores[step], states[step])
+            return tokens.clamp_(min=0).T
         base = self._lm_head(z).float()
-        first = base[0].argmax(-1)
+        first = argmax(base[0])
         if len(z) == 1:
             return first[:, None]
         pool = _Pool(base[1:], self._to_vocab, self._candidates) if self._candidates else None
@@ -89,15 +97,27 @@ class DominoSampler:
             bottleneck = F.silu(from_hidden[j] + self._from_state(state))
             if pool:
                 scores = pool.scores(j - 1, bottleneck)
-                token = pool.ids(scores.argmax(-1))
+                token = pool.ids(argmax(scores))
             else:
-                scores = base[j] + self._to_vocab_all(bottleneck).float()
-                token = scores.argmax(-1)
+                scores = self._to_vocab_all(bottleneck, onto=base[j])
+                token = argmax(scores)
             observe(scores, state)
             drafted.append(token)
             if j + 1 < len(z):
                 state = self._gru(state, token)
         return torch.stack(drafted, dim=1)
+
+    def _whole_rollout(self) -> NativeRollout | None:
+        linears = {
+            "lm_head": self._lm_head.native,
+            "gru_in": self._gru_in.native,
+            "gru_state": self._gru_state.native,
+            "from_hidden": self._from_hidden.native,
+            "from_state": self._from_state.native,
+            "to_vocab": self._to_vocab_all.native,
+        }
+        native = {name: linear for name, linear in linears.items() if linear}
+        return NativeRollout(self._embedding, **native) if len(native) == len(linears) else None
 
     def _gru(self, state: Tensor, token: Tensor) -> Tensor:
         """One GRU cell (PyTorch's gate order r, z, n; no biases): [batch, G] -> [batch, G]."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from domino_kernels.attention import Batch
 from domino_kernels.linear import Linear
 from domino_kernels.norm import rms_norm
 from domino_kernels.paged_kv import PagedKV
@@ -28,6 +29,10 @@ from verify_service.projection import FeatureProjection
 class BatchDraft(DraftModel):
     """draft_service's backbone over [rows, block]; full attention layers only."""
 
+    def append(self, rows: Tensor, batch: Batch, kv: PagedKV) -> None:
+        """Projected rows [n, hidden] -> context KV at the slots of a rectangular batch."""
+        self._decoder.append_layer_by_layer(rows, batch, kv)
+
     def blocks(self, ids: Tensor, committed: Tensor, kv: PagedKV, length: int) -> Tensor:
         """ids [R, B] at positions committed[r].. -> final hidden states [R, B, hidden]."""
         config = self.config
@@ -38,10 +43,8 @@ class BatchDraft(DraftModel):
         seen = torch.arange(length, device=ids.device) < (committed + size)[:, None, None]
         group = config.num_heads // config.num_kv_heads
         sees = CachedAttention(seen.expand(-1, size, -1), config.num_kv_heads, group, self.dtype)
-        angles = self._rotary.at(slots.positions)
         x = F.embedding(ids.flatten(), self.embedding)
-        for i, layer in enumerate(self._layers):
-            x = layer.forward(x, slots, angles, kv, i, sees)
+        x, _ = self._decoder.layer_by_layer(x, slots, kv, lambda rule: sees)
         return rms_norm(x, self._norm, config.rms_norm_eps).view(*ids.shape, -1)
 
 

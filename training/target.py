@@ -95,12 +95,7 @@ class BatchTarget(Target):
     def _run(
         self, ids: Tensor, slots: Slots, kv: PagedKV, attention: PagedAttention
     ) -> tuple[Tensor, Tensor]:
-        angles = self._rotary.at(slots.positions)
         x = F.embedding(ids.flatten(), self._embedding)
-        outputs: dict[int, Tensor] = {}
-        for i, layer in enumerate(self._layers):
-            x = layer.forward(x, slots, angles, kv, i, attention)
-            if i in self._taps:
-                outputs[i] = x
-        taps = torch.cat([outputs[i] for i in self._taps] or [x[:, :0]], -1)
+        x, outputs = self._decoder.layer_by_layer(x, slots, kv, lambda rule: attention)
+        taps = torch.cat(outputs or [x[:, :0]], -1)
         return x.view(*ids.shape, -1), taps.view(*ids.shape, -1)

@@ -5,6 +5,7 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
+from domino_kernels.argmax import argmax
 from verify_service.sampling import SamplingParams, sample
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen
@@ -21,7 +22,7 @@ def choose(logits: Tensor, work: Seq[Work], last: Tensor) -> list[Chosen]:
         rows.append(slice(first, first + item.choices))
         first += item.choices
         _mask_stop_ids(logits[rows[-1]], item)
-    best = logits.argmax(-1)
+    best = argmax(logits)
     usable = _usable(logits, best, last, rows)
     parts = list(zip(work, rows, usable, strict=True))
     _draw(best, logits, [(item, own) for item, own, good in parts if good])
@@ -33,8 +34,9 @@ def choose(logits: Tensor, work: Seq[Work], last: Tensor) -> list[Chosen]:
 
 
 def _usable(logits: Tensor, best: Tensor, last: Tensor, rows: Seq[slice]) -> list[bool]:
-    """Per item, whether it has numbers to choose by; argmax finds a NaN before any number."""
-    tops: list[bool] = logits.gather(-1, best[:, None])[:, 0].isfinite().tolist()
+    """Per item, whether it has numbers to choose by; the argmax of a row with a NaN is -1."""
+    top = logits.gather(-1, best.clamp(min=0)[:, None])[:, 0]
+    tops: list[bool] = (top.isfinite() & (best >= 0)).tolist()
     states: list[bool] = last.isfinite().all(-1).tolist()
     return [state and all(tops[own]) for state, own in zip(states, rows, strict=True)]
 

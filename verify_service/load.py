@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from domino_kernels.native.pool import use_threads
 from domino_serve.v1 import draft_pb2, verify_pb2
 from serving.contract import CONTRACT_VERSION
 from serving.device import open_device, sized_by
@@ -43,9 +44,8 @@ class Loaded:
 def load(config: VerifyConfig) -> Loaded:
     """Raises CheckpointError or OptionError naming what does not fit."""
     began = time.monotonic()
-    if config.threads:
-        torch.set_num_threads(config.threads)
     dtype, device = DTYPES[config.dtype], open_device(config.device)
+    use_threads(config.threads, native=dtype == torch.float32 and device.type == "cpu")
     checkpoint, target_config = open_target(config.target)
     log_plan(log, "target", checkpoint.name, target_config)
     draft, projection, self_test, draft_checkpoint = None, None, None, None

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domino_kernels.attention import Batch, PagedAttention, causal
-from domino_kernels.decoder import DecoderLayer, LayerShape
+from domino_kernels.attention import Batch, causal
+from domino_kernels.decoder import LayerShape, Read
 from domino_kernels.linear import Linear
 from domino_kernels.norm import rms_norm
 from domino_kernels.paged_kv import PagedKV
 from domino_kernels.rope import RotaryTable
+from domino_kernels.stack import Decoder
 from serving.checkpoint import Checkpoint
 from serving.target_config import TargetConfig
 
@@ -34,7 +35,6 @@ class Target:
         `max_positions`: where fewer than the model's context can be stored.
         """
         self.config, self.dtype, self.device = config, dtype, device
-        self._taps = tuple(taps)
 
         def read(name: str, shape: tuple[int, ...]) -> Tensor:
             return checkpoint.tensor(name, shape, dtype).to(device)
@@ -44,16 +44,17 @@ class Target:
         self._norm = read("model.norm.weight", (config.hidden_size,))
         self._lm_head = Linear(read(config.lm_head_name, table))
         positions = min(config.max_context, max_positions or config.max_context)
-        self._rotary = RotaryTable(config.head_dim, config.rope, positions, dtype, device)
-        self._shape = shape = _layer_shape(config)
-        self._layers = [
-            DecoderLayer(shape, lambda name, size, i=i: read(f"model.layers.{i}.{name}", size))  # type: ignore[misc]
-            for i in range(config.num_layers)
-        ]
+        rotary = RotaryTable(config.head_dim, config.rope, positions, dtype, device)
+
+        def layer(i: int) -> Read:
+            return lambda name, shape: read(f"model.layers.{i}.{name}", shape)
+
+        rules = [causal] * config.num_layers
+        self._decoder = Decoder(_layer_shape(config), layer, rules, rotary, taps)
 
     def new_kv(self, pages: int, page_size: int) -> PagedKV:
         """An empty KV cache of this model's shape."""
-        return self._shape.new_kv(
+        return self._decoder.shape.new_kv(
             layers=self.config.num_layers,
             pages=pages,
             page_size=page_size,
@@ -67,23 +68,7 @@ class Target:
         A tap is the residual stream after its layer (hidden_states[layer + 1] in transformers).
         Stores the keys and values of all n positions.
         """
-        c = self.config
-        attention = PagedAttention(
-            batch,
-            causal,
-            heads=c.num_heads,
-            kv_heads=c.num_kv_heads,
-            head_dim=c.head_dim,
-            dtype=self.dtype,
-        )
-        angles = self._rotary.at(batch.positions)
-        x = F.embedding(ids, self._embedding)
-        outputs: dict[int, Tensor] = {}
-        for i, layer in enumerate(self._layers):
-            x = layer.forward(x, batch, angles, kv, i, attention)
-            if i in self._taps:
-                outputs[i] = x
-        return x, [outputs[i] for i in self._taps]
+        return self._decoder.forward(F.embedding(ids, self._embedding), batch, kv)
 
     def logits(self, x: Tensor) -> Tensor:
         """Residual stream [n, hidden] -> logits [n, vocab]."""

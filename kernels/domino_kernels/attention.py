@@ -5,7 +5,7 @@ query cannot see merges with weight zero: a query's result has the same bits wha
 width or the length around it. This is the CPU path and the reference of the CUDA kernel.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -22,7 +22,6 @@ SMALL_PRODUCT = 400
 MIN_ROWS = 6
 VECTOR = 16  # floats, the widest vector register's
 MASKED = -1e30  # finite, so that a page without any visible key stays free of NaN
-Visibility = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,34 +38,37 @@ class Span:
         return self.start + self.count
 
 
-def causal(query: Tensor, key: Tensor) -> Tensor:
-    """Each position sees itself and everything before."""
-    return key <= query
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visibility:
+    """Which keys a span's queries see; the query's own position counts as one of a window.
+
+    causal: none behind the query. window: at most so many positions back, counted from the query;
+    with window_moves=False from so many before the span's first query on, for all of it alike.
+    """
+
+    causal: bool
+    window: int | None = None
+    window_moves: bool = True
+
+    def keys(self, span: Span) -> tuple[list[int], list[int]]:
+        """Per query of the span: its first visible key, and the one behind its last."""
+        queries = range(span.start, span.end)
+        last = [q + 1 for q in queries] if self.causal else [span.end] * span.count
+        if self.window is None:
+            return [0] * span.count, last
+        if not self.window_moves:
+            return [max(0, span.start - self.window)] * span.count, last
+        return [max(0, q + 1 - self.window) for q in queries], last
+
+    def mask(self, span: Span, keys: int) -> Tensor:
+        """The same as a mask [span.count, keys]."""
+        first, last = (torch.tensor(edge)[:, None] for edge in self.keys(span))
+        key = torch.arange(keys)
+        return (key >= first) & (key < last)
 
 
-def block_bidirectional(query: Tensor, key: Tensor) -> Tensor:
-    """A draft block: each position sees the whole context and the whole block."""
-    return torch.ones_like(key <= query)
-
-
-def sliding_causal(window: int) -> Visibility:
-    """Causal, and at most `window` positions back, the query's own included."""
-    return lambda query, key: (key <= query) & (key > query - window)
-
-
-def sliding(window: int) -> Visibility:
-    """At most `window` positions back, the query's own included, and everything after."""
-    return lambda query, key: key > query - window
-
-
-def sliding_block(window: int, *, causal: bool) -> Visibility:
-    """From `window` positions before the span's first query on, for all of its queries alike."""
-
-    def visible(query: Tensor, key: Tensor) -> Tensor:
-        seen = (key >= query[:1] - window).expand(len(query), -1)
-        return seen & (key <= query) if causal else seen
-
-    return visible
+causal = Visibility(causal=True)
+block_bidirectional = Visibility(causal=False)
 
 
 class Batch:
@@ -144,9 +146,7 @@ class PagedAttention:
         """
         size, used = self._batch.page_size, span.count * self._group
         pages = _num_pages(span, size)
-        query = torch.arange(span.start, span.end, device=device)[:, None]
-        key = torch.arange(pages * size, device=device)[None, :]
-        seen = visible(query, key) & (key < span.end)
+        seen = visible.mask(span, pages * size).to(device)
         bias = torch.zeros(seen.shape, device=device).masked_fill_(~seen, MASKED)
         bias = bias.view(span.count, pages, size).transpose(0, 1).repeat_interleave(self._group, 1)
         mask = bias.new_zeros(pages, self._kv_heads, max(used, self._min_rows), size)

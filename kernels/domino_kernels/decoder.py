@@ -18,7 +18,10 @@ Read = Callable[[str, tuple[int, ...]], Tensor]  # tensor of a layer by its shor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShape:
-    """Sizes and options of a decoder layer."""
+    """Sizes and options of a decoder layer.
+
+    reads_context: projected rows become keys and values beside the layer's own (DFlash drafts).
+    """
 
     hidden: int
     intermediate: int
@@ -30,6 +33,7 @@ class LayerShape:
     output_bias: bool
     mlp_bias: bool
     qk_norm: bool
+    reads_context: bool = False
 
     def new_kv(
         self, *, layers: int, pages: int, page_size: int, dtype: torch.dtype, device: torch.device
@@ -53,16 +57,18 @@ class DecoderLayer:
         self.shape = shape
         s = shape
         self._q_size, self._kv_size = s.heads * s.head_dim, s.kv_heads * s.head_dim
-        self._norm1 = read("input_layernorm.weight", (s.hidden,))
-        self._norm2 = read("post_attention_layernorm.weight", (s.hidden,))
-        self._qkv = self._fused_qkv(read, q=self._q_size, k=self._kv_size, v=self._kv_size)
-        self._o = fused(read, {"self_attn.o_proj": s.hidden}, self._q_size, bias=s.output_bias)
-        if s.qk_norm:
-            self._q_norm = read("self_attn.q_norm.weight", (s.head_dim,))
-            self._k_norm = read("self_attn.k_norm.weight", (s.head_dim,))
+        self.norm1 = read("input_layernorm.weight", (s.hidden,))
+        self.norm2 = read("post_attention_layernorm.weight", (s.hidden,))
+        self.qkv = self._fused_qkv(read, q=self._q_size, k=self._kv_size, v=self._kv_size)
+        self.o = fused(read, {"self_attn.o_proj": s.hidden}, self._q_size, bias=s.output_bias)
+        self.q_norm = read("self_attn.q_norm.weight", (s.head_dim,)) if s.qk_norm else None
+        self.k_norm = read("self_attn.k_norm.weight", (s.head_dim,)) if s.qk_norm else None
         wide = {"mlp.gate_proj": s.intermediate, "mlp.up_proj": s.intermediate}
-        self._gate_up = fused(read, wide, s.hidden, bias=s.mlp_bias)
-        self._down = fused(read, {"mlp.down_proj": s.hidden}, s.intermediate, bias=s.mlp_bias)
+        self.gate_up = fused(read, wide, s.hidden, bias=s.mlp_bias)
+        self.down = fused(read, {"mlp.down_proj": s.hidden}, s.intermediate, bias=s.mlp_bias)
+        self.context_kv = (
+            self._fused_qkv(read, k=self._kv_size, v=self._kv_size) if s.reads_context else None
+        )
 
     def forward(
         self,
@@ -74,22 +80,31 @@ class DecoderLayer:
         attention: PagedAttention,
     ) -> Tensor:
         """x [n, hidden] -> [n, hidden]; stores the rows' KV at the batch's positions."""
-        qkv = self._qkv(rms_norm(x, self._norm1, self.shape.eps))
+        qkv = self.qkv(rms_norm(x, self.norm1, self.shape.eps))
         q, k, v = torch.split(qkv, [self._q_size, self._kv_size, self._kv_size], dim=-1)
-        q = self._heads(q)
-        if self.shape.qk_norm:
-            q = rms_norm(q, self._q_norm, self.shape.eps)
-        kv.store(layer, batch.pages, batch.offsets, self._keys(k, angles), self._heads(v))
-        x = x + self._o(attention(rotate(q, *angles), kv, layer))
-        gate, up = self._gate_up(rms_norm(x, self._norm2, self.shape.eps)).chunk(2, dim=-1)
-        return x + self._down(F.silu(gate) * up)
+        q = self._rotated(q, self.q_norm, angles)
+        kv.store(layer, batch.pages, batch.offsets, *self._key_value(k, v, angles))
+        x = x + self.o(attention(q, kv, layer))
+        gate, up = self.gate_up(rms_norm(x, self.norm2, self.shape.eps)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
 
-    def _keys(self, k: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-        """k [n, kv_heads * head_dim] -> normed and rotated [n, kv_heads, head_dim]."""
-        k = self._heads(k)
-        if self.shape.qk_norm:
-            k = rms_norm(k, self._k_norm, self.shape.eps)
-        return rotate(k, *angles)
+    def store_context(
+        self, rows: Tensor, batch: Batch, angles: tuple[Tensor, Tensor], kv: PagedKV, layer: int
+    ) -> None:
+        """Projected rows [n, hidden], not normed again, at the batch's positions."""
+        assert self.context_kv is not None, "only drafts read projected rows"
+        k, v = self.context_kv(rows).chunk(2, dim=-1)
+        kv.store(layer, batch.pages, batch.offsets, *self._key_value(k, v, angles))
+
+    def _key_value(
+        self, k: Tensor, v: Tensor, angles: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        return self._rotated(k, self.k_norm, angles), self._heads(v)
+
+    def _rotated(self, x: Tensor, norm: Tensor | None, angles: tuple[Tensor, Tensor]) -> Tensor:
+        """x [n, heads * head_dim] -> normed where there is a norm, rotated [n, heads, head_dim]."""
+        x = self._heads(x)
+        return rotate(x if norm is None else rms_norm(x, norm, self.shape.eps), *angles)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(len(x), -1, self.shape.head_dim)

@@ -1,9 +1,9 @@
 """Linear layers whose weights are packed once at load.
 
-On a CPU, packed weights are read without repacking (several times faster for a few rows than an
-unpacked matmul) and give every row the same bits whatever the number of rows, from a minimum that
-is measured at load. That makes speculative and plain decoding equal by construction. MKL's packing
-is tried first in float32, being faster for one row; oneDNN's serves bfloat16 and other processors.
+On a CPU every row has the same bits whatever rows surround it, which makes speculative and plain
+decoding equal by construction. In float32 the project's own kernel does it (domino_kernels.native).
+Where it cannot be built, torch's packed products do, from a number of rows that is measured at
+load: MKL's is tried first, being faster for one row, then oneDNN's, which serves bfloat16 too.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,9 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from domino_kernels.native.library import library
+from domino_kernels.native.linear import NativeLinear
 
 PROBE_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 17, 24, 32, 33, 64, 128, 256)
 MAX_PADDED_ROWS = 16
@@ -26,7 +29,10 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.out_features, self.in_features = weight.shape
         self._bias, self._min_rows = bias, 1
-        if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
+        self.native: NativeLinear | None = None
+        if weight.device.type == "cpu" and weight.dtype == torch.float32 and library():
+            self.native = NativeLinear(weight, bias)
+        elif weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
             self._layer: Layer = partial(F.linear, weight=weight.contiguous())
         elif weight.dtype == torch.bfloat16:
             self._layer = pack_onednn(weight)
@@ -35,14 +41,18 @@ class Linear:
             pack, self._min_rows = row_invariant_packing(*shape, torch.get_num_threads())
             self._layer = pack(weight)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [..., in] -> [..., out]."""
+    def __call__(self, x: Tensor, *, onto: Tensor | None = None) -> Tensor:
+        """x [..., in] -> [..., out]; `onto` [..., out], contiguous, is added to and returned."""
         rows = x.reshape(-1, self.in_features)
+        if self.native:
+            y = self.native(rows, onto)
+            return y.view(*x.shape[:-1], self.out_features)
         missing = self._min_rows - len(rows)
         y = self._layer(F.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows.contiguous())
         y = y[: len(rows)]
         y = y if self._bias is None else y + self._bias
-        return y.view(*x.shape[:-1], self.out_features)
+        y = y.view(*x.shape[:-1], self.out_features)
+        return y if onto is None else onto.add_(y)
 
 
 def pack_mkl(weight: Tensor) -> Layer:

@@ -38,7 +38,7 @@ class Rope(Protocol):
 
 
 class RotaryTable:
-    """Cosines and sines of every position up to `max_positions`, computed once in float32."""
+    """Cosines and sines [max_positions, head_dim / 2], computed once in float32."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class RotaryTable:
     ) -> None:
         frequencies = inverse_frequencies(rope, head_dim)
         angles = torch.outer(torch.arange(max_positions).float(), frequencies)
-        self._cos = (angles.cos() * rope.attention_factor).to(device, dtype)
-        self._sin = (angles.sin() * rope.attention_factor).to(device, dtype)
+        self.cos = (angles.cos() * rope.attention_factor).to(device, dtype)
+        self.sin = (angles.sin() * rope.attention_factor).to(device, dtype)
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """positions [n] -> (cos, sin), each [n, 1, head_dim / 2], to broadcast over heads."""
-        return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
+        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

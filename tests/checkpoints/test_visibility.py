@@ -4,12 +4,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from domino_kernels.attention import Span
 from draft_service.model import visibility
 from serving.draft_config import LayerAttention
 from tests.recorded_models import TARGET
 
 RECORDED = TARGET.parent / "f7_speculators_dflash"
 BLOCK, WINDOW = 8, 6
+
+
+def block_at(anchor: int) -> Span:
+    return Span(start=anchor, count=BLOCK, pages=[0])
 
 
 @pytest.mark.parametrize(
@@ -29,8 +34,7 @@ def test_speculators_rules_equal_the_recorded_masks(mask: str, rule: LayerAttent
         rows = recorded[number * BLOCK : (number + 1) * BLOCK]
         block = rows[:, length + number * BLOCK :][:, :BLOCK]
         expected = torch.cat((rows[:, :anchor], block), dim=1)
-        query = torch.arange(anchor, anchor + BLOCK)[:, None]
-        seen = visibility(rule)(query, torch.arange(anchor + BLOCK)[None, :])
+        seen = visibility(rule).mask(block_at(anchor), anchor + BLOCK)
         assert torch.equal(seen, expected)
 
 
@@ -39,9 +43,9 @@ def test_speculators_rules_equal_the_recorded_masks(mask: str, rule: LayerAttent
 def test_authors_rules_position_by_position(causal: bool, window: int | None) -> None:
     """Layers may be overridden to causal or not; the window counts the query's own position."""
     rule, start, end = LayerAttention(causal=causal, window=window), 11, 19
-    query, key = torch.arange(start, end)[:, None], torch.arange(end)[None, :]
     expected = [
         [(k <= q or not causal) and (window is None or q - k < window) for k in range(end)]
         for q in range(start, end)
     ]
-    assert visibility(rule)(query, key).tolist() == expected
+    span = Span(start=start, count=end - start, pages=[0])
+    assert visibility(rule).mask(span, end).tolist() == expected

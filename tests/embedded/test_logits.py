@@ -8,13 +8,10 @@ from transformers import AutoModelForCausalLM
 
 from domino_kernels.attention import Batch, Span
 from serving.target_config import open_target
+from tests.float_error import assert_as_exact_as, exact_logits
 from verify_service.target import Target
 
 pytestmark = pytest.mark.embedded
-
-# Of the largest logit, which is near 45 here. transformers' own float32 logits differ from its
-# float64 ones by 2e-6 of it, ours by 4e-6: sums in another order, no other arithmetic.
-TOLERANCE = 1e-5
 
 
 @torch.inference_mode()
@@ -29,6 +26,4 @@ def test_logits_equal_transformers_over_whole_prompts(
         ids = torch.tensor(prompt)
         batch = Batch([Span(start=0, count=len(ids), pages=[0])], 128, torch.device("cpu"))
         x, _ = target.forward(ids, batch, target.new_kv(1, 128))
-        expected = oracle(ids[None]).logits[0]
-        bound = TOLERANCE * float(expected.abs().max())
-        torch.testing.assert_close(target.logits(x), expected, atol=bound, rtol=0)
+        assert_as_exact_as(oracle(ids[None]).logits[0], exact_logits(oracle, ids), target.logits(x))

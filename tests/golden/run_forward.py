@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from domino_kernels.attention import Span
 from domino_kernels.linear import Linear
 from domino_kernels.norm import rms_norm
 from draft_service.model import DraftModel, visibility
@@ -122,13 +123,13 @@ def _masks(fixture: Fixture) -> Tensors:
     if "sliding_mask" not in fixture.expected:
         return {}
     queries, keys = fixture.expected["sliding_mask"].shape
-    query, key = torch.arange(keys - queries, keys)[:, None], torch.arange(keys)[None, :]
+    span = Span(start=keys - queries, count=queries, pages=[0])
     rules = fixture.draft()[1].attention
     sliding = next(rule for rule in rules if rule.window)
     full = next(rule for rule in rules if not rule.window)
     return {
-        "sliding_mask": visibility(sliding)(query, key),
-        "full_mask": visibility(full)(query, key),
+        "sliding_mask": visibility(sliding).mask(span, keys),
+        "full_mask": visibility(full).mask(span, keys),
     }
 
 

@@ -15,7 +15,6 @@ from domino_kernels.attention import (
     Visibility,
     block_bidirectional,
     causal,
-    sliding_causal,
 )
 from domino_kernels.paged_kv import PagedKV
 
@@ -54,15 +53,18 @@ def dense(kv: PagedKV, span: Span, q: Tensor, visible: Visibility) -> Tensor:
     k = torch.stack([kv.k[0, page, :, slot] for page, slot in slots], 1).double()
     v = torch.stack([kv.v[0, page, :, slot] for page, slot in slots], 1).double()
     k, v = (t.repeat_interleave(HEADS // KV_HEADS, 0) for t in (k, v))
-    query = torch.arange(span.start, span.end)[:, None]
-    mask = ~visible(query, torch.arange(span.end)[None])
+    mask = ~visible.mask(span, span.end)
     scores = q.double().transpose(0, 1) @ k.transpose(1, 2) * DIM**-0.5
     out = scores.masked_fill(mask, -torch.inf).softmax(-1) @ v
     merged: Tensor = out.transpose(0, 1).flatten(1)
     return merged
 
 
-RULES = {"causal": causal, "block": block_bidirectional, "sliding": sliding_causal(11)}
+RULES = {
+    "causal": causal,
+    "block": block_bidirectional,
+    "sliding": Visibility(causal=True, window=11),
+}
 
 
 @pytest.mark.parametrize("rule", RULES)

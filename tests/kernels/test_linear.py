@@ -1,13 +1,25 @@
 """Packed linear layers: right values, and the same bits for a row whatever rows surround it."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import domino_kernels.linear
 from domino_kernels.linear import Linear
 
 SHAPES = [(576, 960), (1536, 576), (2880, 576), (48, 131), (7, 5), (128, 2000)]
+
+
+@pytest.fixture(params=["native", "packed"], autouse=True)
+def arithmetic(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The kernels in C, and torch's packed products that serve where there is no compiler."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "packed":
+            patch.setattr(domino_kernels.linear, "library", lambda: None)
+        yield
 
 
 @pytest.mark.parametrize(("inner", "outer"), SHAPES)

@@ -52,6 +52,8 @@ def test_a_stream_that_ends_while_nobody_asks_is_noticed() -> None:
     with serve_draft() as draft:
         links = DraftLinks(hello(draft), timeout_s=30)
         link = links.get(draft.address)
+        link.send(draft_pb2.StepRequest(), None)
+        link.receive(30)  # the stream has arrived there
         draft.servicer.end_streams()
         join_readers()
         assert not link.alive

@@ -10,6 +10,7 @@ from domino_cli.in_process import collect
 from domino_kernels.attention import Batch, Span
 from serving.target_config import open_target
 from tests.engines import engines
+from tests.float_error import assert_as_exact_as, exact_logits
 from tests.tiny_models import FAMILIES, VOCAB, write_target
 from verify_service.target import Target
 
@@ -38,7 +39,7 @@ def test_logits_and_taps_equal_transformers(model: tuple[Path, Any]) -> None:
             ids, Batch([Span(start=0, count=LENGTH, pages=pages)], 16, CPU), kv
         )
         expected = oracle(ids[None], output_hidden_states=True)
-    torch.testing.assert_close(target.logits(x), expected.logits[0], atol=1e-4, rtol=1e-5)
+        assert_as_exact_as(expected.logits[0], exact_logits(oracle, ids), target.logits(x))
     for layer in layers[:-1]:
         torch.testing.assert_close(
             taps[layer], expected.hidden_states[layer + 1][0], atol=1e-3, rtol=1e-5

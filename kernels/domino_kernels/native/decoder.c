@@ -1,0 +1,147 @@
+/* The pre-norm decoder layers of targets and DFlash drafts, a whole stack of them in one job. */
+#include "attention.h"
+#include "linear.h"
+#include "vector.h"
+#include <math.h>
+
+typedef struct {
+    const float *norm1, *norm2; /* [hidden] */
+    const float *q_norm, *k_norm;
+    linear qkv, o, gate_up, down;
+    linear context; /* projected rows -> keys and values; out = 0 where there is none */
+    int rule;       /* which of the batch's key ranges the layer sees */
+    int tap;        /* column of the taps that takes the layer's output, or -1 */
+} layer;
+
+typedef struct {
+    int layers, hidden, intermediate, heads, kv_heads, head_dim, taps;
+    float eps;
+    const float *cos, *sin;
+    const layer *layer;
+} decoder;
+
+typedef struct {
+    float *k, *v; /* [layers, pages, kv_heads, page_size, head_dim] */
+    int pages, page_size;
+} paged_kv;
+
+typedef struct {
+    row_batch rows;
+    const int *first, *last; /* [rules, rows]: keys first..last-1 are visible */
+    int most_keys;           /* the widest range, and 4 more */
+} batch;
+
+typedef struct {
+    const decoder *model;
+    const paged_kv *kv;
+    const batch *batch;
+    float *x, *taps, *scratch;
+} call;
+
+static void norm_phase(team *me, const float *x, const float *weight, float eps, float *y, int rows,
+                       int n) {
+    for (int row, end; team_take(me, rows, 1, &row, &end);) {
+        const float *from = x + (long)row * n;
+        float *to = y + (long)row * n;
+        floats squares = {0};
+        for (int i = 0; i < n; i += LANES) {
+            floats v = n - i < LANES ? load_some(from + i, n - i, 0) : load(from + i);
+            squares += v * v;
+        }
+        const float scale = 1.0f / sqrtf(sum(squares) / n + eps);
+        for (int i = 0; i < n; i++) to[i] = from[i] * scale * weight[i];
+    }
+    team_barrier(me);
+}
+
+/* gate_up [rows, 2 n] -> silu(gate) * up [rows, n]. */
+static void silu_phase(team *me, const float *gate_up, float *y, int rows, int n) {
+    enum { BLOCK = 256 };
+    const int blocks = (n + BLOCK - 1) / BLOCK;
+    for (int item, end; team_take(me, rows * blocks, 1, &item, &end);) {
+        const int row = item / blocks, begin = item % blocks * BLOCK;
+        const float *gate = gate_up + 2L * row * n, *up = gate + n;
+        for (int i = begin; i < n && i < begin + BLOCK; i += LANES) {
+            const int count = n - i < LANES ? n - i : LANES;
+            floats g = load_some(gate + i, count, 0);
+            store_some(y + (long)row * n + i, count,
+                       g * sigmoid(g) * load_some(up + i, count, 0));
+        }
+    }
+    team_barrier(me);
+}
+
+static head_shape heads_of(const decoder *d, const layer *l) {
+    return (head_shape){d->heads, d->kv_heads, d->head_dim, d->eps,
+                        l->q_norm, l->k_norm,  d->cos,      d->sin};
+}
+
+static cache cache_of(const decoder *d, const paged_kv *kv, int layer_index) {
+    const long size = (long)kv->pages * d->kv_heads * kv->page_size * d->head_dim;
+    return (cache){kv->k + layer_index * size, kv->v + layer_index * size, kv->page_size};
+}
+
+static void copy_tap(const decoder *d, int tap, int rows, const float *x, float *taps) {
+    for (int row = 0; row < rows; row++)
+        memcpy(taps + ((long)row * d->taps + tap) * d->hidden, x + (long)row * d->hidden,
+               d->hidden * sizeof(float));
+}
+
+static void forward(void *argument, team *me) {
+    const call *c = argument;
+    const decoder *d = c->model;
+    const int rows = c->batch->rows.rows, queries = d->heads * d->head_dim;
+    const int qkv_width = queries + 2 * d->kv_heads * d->head_dim;
+    float *normed = c->scratch, *qkv = normed + (long)rows * d->hidden;
+    float *attended = qkv + (long)rows * qkv_width, *gate_up = attended + (long)rows * queries;
+    float *gated = gate_up + 2L * rows * d->intermediate;
+    float *scores = gated + (long)rows * d->intermediate;
+    for (int i = 0; i < d->layers; i++) {
+        const layer *l = d->layer + i;
+        const head_shape heads = heads_of(d, l);
+        const cache kv = cache_of(d, c->kv, i);
+        const int *first = c->batch->first + (long)l->rule * rows;
+        const int *last = c->batch->last + (long)l->rule * rows;
+        norm_phase(me, c->x, l->norm1, d->eps, normed, rows, d->hidden);
+        linear_phase(me, &l->qkv, normed, qkv, rows, 0);
+        heads_phase(me, &heads, &kv, &c->batch->rows, qkv, qkv + queries, qkv_width);
+        attention_phase(me, &heads, &kv, &c->batch->rows, qkv, qkv_width, first, last, scores,
+                        c->batch->most_keys, attended);
+        linear_phase(me, &l->o, attended, c->x, rows, 1);
+        norm_phase(me, c->x, l->norm2, d->eps, normed, rows, d->hidden);
+        linear_phase(me, &l->gate_up, normed, gate_up, rows, 0);
+        silu_phase(me, gate_up, gated, rows, d->intermediate);
+        linear_phase(me, &l->down, gated, c->x, rows, 1);
+        /* x is not written again before the next phases have ended, which thread 0 takes part in */
+        if (l->tap >= 0 && team_thread(me) == 0) copy_tap(d, l->tap, rows, c->x, c->taps);
+    }
+}
+
+static void append(void *argument, team *me) {
+    const call *c = argument;
+    const decoder *d = c->model;
+    for (int i = 0; i < d->layers; i++) {
+        const layer *l = d->layer + i;
+        const head_shape heads = heads_of(d, l);
+        const cache kv = cache_of(d, c->kv, i);
+        linear_phase(me, &l->context, c->x, c->scratch, c->batch->rows.rows, 0);
+        heads_phase(me, &heads, &kv, &c->batch->rows, NULL, c->scratch, l->context.out);
+    }
+}
+
+/* x [rows, hidden] in place through all layers; stores the rows' keys and values.
+   taps [rows, taps, hidden]; scratch: rows * (hidden + qkv + heads * head_dim + 3 * intermediate) +
+   threads * MOST_TOGETHER * most_keys floats. */
+void domino_forward(pool *p, const decoder *d, const paged_kv *kv, const batch *b, float *x,
+                    float *taps, float *scratch) {
+    call c = {d, kv, b, x, taps, scratch};
+    pool_run(p, forward, &c);
+}
+
+/* Projected rows x [rows, hidden] -> context keys and values of every layer;
+   scratch: rows * 2 * kv_heads * head_dim floats. */
+void domino_append(pool *p, const decoder *d, const paged_kv *kv, const batch *b, const float *x,
+                   float *scratch) {
+    call c = {d, kv, b, (float *)x, NULL, scratch};
+    pool_run(p, append, &c);
+}

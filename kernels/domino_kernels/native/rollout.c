@@ -1,0 +1,104 @@
+/* The Domino rollout over the full vocabulary: block hidden states in, draft tokens out, one job. */
+#include "argmax.h"
+#include "linear.h"
+#include "vector.h"
+
+typedef struct {
+    int hidden, width, bottleneck, vocab; /* width: of the GRU's state */
+    const float *embedding;               /* [vocab, hidden] */
+    linear lm_head, gru_in, gru_state, from_hidden, from_state, to_vocab;
+} head;
+
+typedef struct {
+    const head *head;
+    int steps, batch;
+    const float *z;         /* [steps, batch, hidden] */
+    const int64_t *current; /* [batch] */
+    float *scores;          /* [steps, batch, vocab]: base logits, then corrected */
+    float *states;          /* [steps, batch, width]: the GRU's before step j is scored */
+    int64_t *tokens;        /* [steps, batch] */
+    float *scratch;
+} call;
+
+/* Rows of the embedding: ids [batch] -> y [batch, hidden]; id 0 for a choice among NaNs. */
+static void embed_phase(team *me, const head *h, const int64_t *ids, float *y, int batch) {
+    for (int row, end; team_take(me, batch, 1, &row, &end);)
+        memcpy(y + (long)row * h->hidden, h->embedding + (ids[row] < 0 ? 0 : ids[row]) * h->hidden,
+               h->hidden * sizeof(float));
+    team_barrier(me);
+}
+
+/* gates from the token and from the state, each [3, width] (r, z, n) -> the next state. */
+static void gru_phase(team *me, const float *token, const float *before, const float *state,
+                      float *next, int batch, int width) {
+    for (int row, end; team_take(me, batch, 1, &row, &end);) {
+        const float *t = token + 3L * row * width, *s = before + 3L * row * width;
+        for (int i = 0; i < width; i += LANES) {
+            const int n = width - i < LANES ? width - i : LANES;
+            floats reset = sigmoid(load_some(t + i, n, 0) + load_some(s + i, n, 0));
+            floats update = sigmoid(load_some(t + width + i, n, 0) + load_some(s + width + i, n, 0));
+            floats fresh = hyperbolic_tangent(load_some(t + 2 * width + i, n, 0) +
+                                              reset * load_some(s + 2 * width + i, n, 0));
+            floats old = load_some(state + (long)row * width + i, n, 0);
+            store_some(next + (long)row * width + i, n, fresh + update * (old - fresh));
+        }
+    }
+    team_barrier(me);
+}
+
+static void silu_phase(team *me, float *x, int count) {
+    for (int first, end; team_take(me, count, count, &first, &end);)
+        for (int i = 0; i < count; i += LANES) {
+            const int n = count - i < LANES ? count - i : LANES;
+            floats v = load_some(x + i, n, 0);
+            store_some(x + i, n, v * sigmoid(v));
+        }
+    team_barrier(me);
+}
+
+typedef struct {
+    float *row, *token, *before; /* [batch, hidden], [batch, 3 width] twice */
+} gru_scratch;
+
+static void advance(team *me, const head *h, const gru_scratch *s, const int64_t *ids,
+                    const float *state, float *next, int batch) {
+    embed_phase(me, h, ids, s->row, batch);
+    linear_phase(me, &h->gru_in, s->row, s->token, batch, 0);
+    linear_phase(me, &h->gru_state, state, s->before, batch, 0);
+    gru_phase(me, s->token, s->before, state, next, batch, h->width);
+}
+
+static void rollout(void *argument, team *me) {
+    const call *c = argument;
+    const head *h = c->head;
+    const long batch = c->batch, steps = c->steps, state_size = batch * h->width;
+    const long narrow = batch * h->bottleneck, wide = batch * h->vocab;
+    float *from_hidden = c->scratch; /* [steps, batch, bottleneck] */
+    gru_scratch gru = {.row = from_hidden + steps * narrow};
+    gru.token = gru.row + batch * h->hidden;
+    gru.before = gru.token + 3 * state_size;
+    float *zero = gru.before + 3 * state_size;
+    best *found = (best *)(zero + state_size);
+    linear_phase(me, &h->lm_head, c->z, c->scores, steps * batch, 0);
+    linear_phase(me, &h->from_hidden, c->z, from_hidden, steps * batch, 0);
+    argmax_phase(me, c->scores, batch, h->vocab, found, c->tokens);
+    if (steps == 1) return;
+    advance(me, h, &gru, c->current, zero, c->states, batch);
+    for (long j = 1; j < steps; j++) {
+        float *state = c->states + j * state_size, *scores = c->scores + j * wide;
+        advance(me, h, &gru, c->tokens + (j - 1) * batch, state - state_size, state, batch);
+        linear_phase(me, &h->from_state, state, from_hidden + j * narrow, batch, 1);
+        silu_phase(me, from_hidden + j * narrow, narrow);
+        linear_phase(me, &h->to_vocab, from_hidden + j * narrow, scores, batch, 1);
+        argmax_phase(me, scores, batch, h->vocab, found, c->tokens + j * batch);
+    }
+}
+
+/* See `call`; scratch, zeroed: batch * (steps * bottleneck + hidden + 7 * width) floats, then 8 bytes
+   for each started BLOCK of each sequence's vocabulary. */
+void domino_rollout(pool *p, const head *h, int steps, int batch, const float *z,
+                    const int64_t *current, float *scores, float *states, int64_t *tokens,
+                    float *scratch) {
+    call c = {h, steps, batch, z, current, scores, states, tokens, scratch};
+    pool_run(p, rollout, &c);
+}

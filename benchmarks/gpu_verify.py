@@ -18,6 +18,7 @@ import triton
 from benchmarks.gpu_verify_checks import prove
 from benchmarks.gpu_verify_times import CONTEXT, LONG, time_attention, time_engine, time_steps
 from benchmarks.gpu_verify_timing import copy_tb_s
+from benchmarks.provenance import tree
 
 COMMAND = "python -m benchmarks.gpu_verify --json FILE"
 STEP_GOALS = {
@@ -119,11 +120,15 @@ def main() -> None:
     proofs = [] if options.skip_checks else prove()
     about = {
         "hardware": torch.cuda.get_device_name(),
-        "date": datetime.date.today().isoformat(),
-        "versions": f"torch {torch.__version__}, triton {triton.__version__}",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {"torch": torch.__version__, "triton": triton.__version__},
         "command": COMMAND,
     }
-    result: dict[str, Any] = {"about": about, "weights": "random, Qwen3-8B shapes, bfloat16"}
+    result: dict[str, Any] = {
+        "about": about,
+        "tree": tree(),
+        "weights": "random, Qwen3-8B shapes, bfloat16",
+    }
     result |= {"copy_tb_s": copy_tb_s(), "attention": attention_rows()}
     result |= {"steps": time_steps(), "engine": time_engine(), "proofs": proofs}
     result["figures"] = figures(result)

@@ -1,0 +1,93 @@
+"""How many KV positions a GPU's memory is given, and which steps its graphs take."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from serving.options import OptionError
+from verify_service.config import VerifyConfig
+from verify_service.sampling import SamplingParams
+from verify_service.scheduler import Work
+from verify_service.sequence import Request, Sequence
+
+pytest.importorskip("triton")
+from verify_service.gpu_executor import is_greedy
+from verify_service.gpu_load import SLACK, affordable_pages
+from verify_service.gpu_step import batch_buckets
+
+POSITION = 2 * 3 * 2 * 16 + 64  # values: keys and values of 3 layers, and a projected row
+SIZES = SimpleNamespace(
+    num_layers=3, num_kv_heads=2, head_dim=16, hidden_size=64, intermediate_size=256
+)
+
+
+def pages(monkeypatch: pytest.MonkeyPatch, free: int, **options: Any) -> int:
+    """Pages of 10 positions in 2-byte values, of `free` bytes beside slack, steps and a prompt."""
+    config = VerifyConfig(
+        target=Path("x"), device="cuda", page_size=10, prefill_tokens=8, **options
+    )
+    prompt = 8 * (4 * 256 + 8 * 64) * 2
+    total = free + SLACK + 2 * 1000 + prompt
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (total, total))
+    target: Any = SimpleNamespace(
+        config=SIZES, dtype=torch.bfloat16, projection=object(), device=torch.device("cuda")
+    )
+    return affordable_pages(config, target, 1000)
+
+
+def test_pages_are_what_was_asked_for_or_all_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many pages fail at the first long prompt, hours after the start."""
+    page = 10 * POSITION * 2
+    assert pages(monkeypatch, 7 * page, kv_tokens=0) == 7
+    assert pages(monkeypatch, 7 * page + page - 1, kv_tokens=0) == 7
+    assert pages(monkeypatch, 7 * page, kv_tokens=61) == 7
+    with pytest.raises(OptionError, match=r"kv_tokens: 71 exceeds.*70 positions fit"):
+        pages(monkeypatch, 7 * page, kv_tokens=71)
+    with pytest.raises(OptionError, match=r"kv_tokens: 0 exceeds.* 0 positions fit"):
+        pages(monkeypatch, page - 1, kv_tokens=0)
+
+
+def test_zero_tokens_are_for_gpus() -> None:
+    """A CPU has no free memory of its own: 0 pages would refuse every request."""
+    with pytest.raises(OptionError, match="kv_tokens"):
+        VerifyConfig(target=Path("x"), kv_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("most", "buckets"), [(1, [1]), (6, [1, 2, 4, 6]), (64, [1, 2, 4, 8, 16, 24, 32, 48, 64])]
+)
+def test_buckets_end_at_the_largest_batch(most: int, buckets: list[int]) -> None:
+    """A batch without a bucket would have no graph to run."""
+    assert batch_buckets(most) == buckets
+    assert batch_buckets(200)[-1] == 64
+
+
+SAMPLING = SamplingParams(temperature=1.0, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "choices", "greedy"),
+    [
+        ({}, 3, True),
+        ({}, 1, False),  # the end of a prompt
+        ({"sampling": SAMPLING}, 3, False),
+        ({"min_tokens": 4, "stop_ids": frozenset({2})}, 3, False),
+        ({"min_tokens": 2, "stop_ids": frozenset({2})}, 3, True),
+        ({"min_tokens": 4}, 3, True),
+    ],
+)
+def test_graphs_take_plain_argmax_only(options: dict[str, Any], choices: int, greedy: bool) -> None:
+    """A graph knows no stop mask and draws nothing: such a request would get wrong tokens."""
+    plain: dict[str, Any] = {
+        "request_id": "",
+        "prompt_ids": [1],
+        "max_tokens": 9,
+        "stop_ids": frozenset(),
+    }
+    request = Request(**(plain | {"emit": print} | options))
+    sequence = Sequence(request, kv_len=3)
+    sequence.tokens += [5, 6]
+    assert is_greedy(Work(sequence=sequence, ids=[6, 7, 8], choices=choices)) is greedy

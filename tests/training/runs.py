@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 
+from serving.draft_config import DraftConfig
 from tests.recorded_models import TARGET
 from training.config import TrainConfig
 from training.dataset import Document
+from training.export import new_weights
 from training.session import Session, open_session
 
 MASK = 250
@@ -36,3 +38,8 @@ def documents(count: int = 12) -> list[Document]:
 def session(output: Path, **changes: Any) -> Session:
     """Opened on `documents`."""
     return open_session(config(output, **changes), lambda _: None, documents=documents())
+
+
+def session_weights(draft: DraftConfig) -> dict[str, torch.Tensor]:
+    """Random weights of a draft of the tiny target."""
+    return new_weights(draft, 0, torch.ones(draft.hidden_size))

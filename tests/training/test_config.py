@@ -1,0 +1,76 @@
+"""A run's settings: what is unknown, of another type or impossible is refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.option_type import OptionError
+from tests.training import runs
+from training.config import TrainConfig, load_config
+from training.errors import TrainingError
+
+BASE = 'target = "t"\ndata = "d"\noutput = "o"\nmask_token_id = 5\nsteps = 10\n'
+
+
+def load(tmp_path: Path, *overrides: str, text: str = BASE) -> TrainConfig:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    return load_config(file, overrides)
+
+
+def test_overrides_win_and_have_their_types(tmp_path: Path) -> None:
+    """An override read as text would train with the file's value, or not at all."""
+    config = load(tmp_path, "lr=1e-3", "target=/x/y", "rows=4", "save_optimizer=false")
+    assert (config.lr, config.target, config.rows) == (1e-3, Path("/x/y"), 4)
+    assert config.save_optimizer is False
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("learning_rate=1", "learning_rate"),
+        ("rows=two", "rows"),
+        ("rows=1.5", "rows"),
+        ("block_size=1", "block_size"),
+        ("anchors=0", "anchors"),
+        ("gamma=0", "gamma"),
+        ("gamma=-1.0", "gamma"),
+        ("steps=-3", "steps"),
+        ("base_steps=-1", "base_steps"),
+        ("base_start=1.5", "base_start"),
+        ("lr=0.0", "lr"),
+        ("optimizer=sgd", "optimizer"),
+        ("late_every=3", ""),
+        ("rows", "override"),
+    ],
+)
+def test_impossible_settings_are_refused_by_name(tmp_path: Path, override: str, field: str) -> None:
+    """A run of hours with a mistyped key trains something else."""
+    more = ["scored_slots=6"] if override.startswith("late") else []
+    if not field:
+        field = "late_every"
+    with pytest.raises(OptionError, match=field):
+        load(tmp_path, *more, override)
+
+
+def test_null_and_zero_mean_different_things(tmp_path: Path) -> None:
+    """`or` made an explicit 0 the default in a published trainer; null is no number either."""
+    assert load(tmp_path, "base_steps=0").base_steps == 0
+    assert load(tmp_path, "base_steps=null").base_steps is None
+    assert load(tmp_path, "gamma=none").gamma is None
+    assert load(tmp_path).gamma == 7.0
+    assert load(tmp_path, "lr=null").lr == 6e-4  # a default, where none is no value
+    with pytest.raises(OptionError, match="steps"):
+        load(tmp_path, "steps=null")
+    with pytest.raises(OptionError, match="mask_token_id"):
+        load(tmp_path, text='target = "t"\ndata = "d"\noutput = "o"\nsteps = 10\n')
+
+
+@pytest.mark.parametrize("change", [{"mask_token_id": 257}, {"taps": 4}, {"mask_token_id": 7}])
+def test_a_draft_that_cannot_belong_to_the_target_is_refused(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """A mask id that the data has is read as an open position (AutoModel #2461)."""
+    with pytest.raises(TrainingError, match=next(iter(change))):
+        runs.session(tmp_path, **change)

@@ -13,6 +13,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 # Linux without an NVIDIA driver: ask for the CPU build by name, the default one carries several GB of CUDA.
 CPU_LINUX := $(shell [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null && echo yes)
+# Without a C compiler the CPU kernels are built by one that pip installs.
+COMPILER := $(shell command -v $${CC:-cc} >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null && echo yes)
 
 .PHONY: help setup demo test lint format protos bench bench-cpu bench-router clean
 
@@ -24,20 +26,23 @@ setup: $(READY) ## create .venv with everything the project needs (about 2 minut
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "setup: Python 3.11 or newer is needed; name one with 'make setup PYTHON=...'"; exit 1; }
-	@echo "setup 1/3: virtual environment in .venv"
+	@echo "setup 1/4: virtual environment in .venv"
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 ifeq ($(CPU_LINUX),yes)
-	@echo "setup 2/3: $(TORCH), CPU build"
+	@echo "setup 2/4: $(TORCH), CPU build"
 	@$(PIP) install -c constraints.txt $(addprefix --extra-index-url ,$(TORCH_INDEX)) '$(TORCH)+cpu' || { \
-	  echo "setup 2/3: no CPU-only build in the package index, taking the default (large) one;"; \
+	  echo "setup 2/4: no CPU-only build in the package index, taking the default (large) one;"; \
 	  echo "           stop and run 'make setup TORCH_INDEX=<PyTorch CPU wheel index>' to avoid that"; \
 	  $(PIP) install -c constraints.txt '$(TORCH)'; }
 else
-	@echo "setup 2/3: $(TORCH)"
+	@echo "setup 2/4: $(TORCH)"
 	@$(PIP) install -c constraints.txt '$(TORCH)'
 endif
-	@echo "setup 3/3: domino-serve and its development tools (a minute or two)"
+	@echo "setup 3/4: domino-serve and its development tools (a minute or two)"
 	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@echo "setup 4/4: CPU kernels for this processor"
+	@[ "$(COMPILER)" = yes ] || $(PIP) install -c constraints.txt ziglang
+	@$(BIN)/python -m domino_kernels.native
 	@touch $@
 
 demo: setup ## answer three prompts in AR, DFlash and Domino mode on this machine and compare

@@ -55,8 +55,10 @@ class GpuExecutor(Executor):
     def run(self, work: Seq[Work]) -> list[Chosen]:
         """Runs all positions of `work`; per item, what the target says after its last ids."""
         batch, width = self._graphs.most
-        plain = [i for i, item in enumerate(work) if is_greedy(item) and len(item.ids) <= width]
-        rest = [i for i in range(len(work)) if i not in set(plain)]
+        plain: list[int] = []
+        rest: list[int] = []
+        for i, item in enumerate(work):
+            (plain if is_greedy(item) and len(item.ids) <= width else rest).append(i)
         chosen: dict[int, Chosen] = {}
         for first in range(0, len(plain), batch):
             some = plain[first : first + batch]

@@ -75,6 +75,7 @@ def prepare(args: argparse.Namespace) -> int:
 def regenerate(args: argparse.Namespace) -> int:
     from router.tokenizer import Tokenizer
     from serving.device import open_device
+    from serving.target_config import open_target
     from serving.tensors import DTYPES
     from training.dataset import write_dataset
     from training.generate import Limits
@@ -84,7 +85,8 @@ def regenerate(args: argparse.Namespace) -> int:
     from training.target import BatchTarget
 
     folder = resolve_model(args.target)
-    prompts = read_prompts(args.source, Tokenizer.load(folder))
+    vocab = open_target(folder, weights=False)[1].vocab_size
+    prompts = read_prompts(args.source, Tokenizer.load(folder), vocab)
     device, dtype = open_device(args.device), DTYPES[args.dtype]
     target = BatchTarget.load(folder, taps=(), dtype=dtype, device=device)
     limits = Limits(rows=args.rows, prompt=args.prompt_tokens, new=args.new_tokens, straggling=0.0)

@@ -54,21 +54,25 @@ def prepare(file: Path, tokenizer: Tokenizer, options: PrepareOptions) -> Prepar
     return found
 
 
-def read_prompts(file: Path, tokenizer: Tokenizer) -> list[list[int]]:
+def read_prompts(file: Path, tokenizer: Tokenizer, vocab_size: int) -> list[list[int]]:
     """Ids up to where the assistant begins: of {"text"} lines, or of conversations up to their
-    first answer. Raises LineError at a malformed line."""
+    first answer. Raises LineError at a malformed line or an id that the target does not have."""
     found = []
-    for _, line in read_lines(file):
+    for number, line in read_lines(file):
         if isinstance(line, LineError):
             raise line
-        if isinstance(line, Tokens):
-            first = line.supervised.index(True) if any(line.supervised) else len(line.ids)
-            found.append(line.ids[:first])
-            continue
-        until = next((i for i, t in enumerate(line) if t.role == "assistant"), len(line))
-        messages = [{"role": t.role, "content": t.content} for t in line[:until]]
-        found.append(tokenizer.encode_chat(messages))
+        ids = _prompt(line, tokenizer)
+        if any(i >= vocab_size for i in ids):
+            raise LineError(file, number, f"has ids above the target's {vocab_size}")
+        found.append(ids)
     return found
+
+
+def _prompt(line: Conversation, tokenizer: Tokenizer) -> list[int]:
+    if isinstance(line, Tokens):
+        return line.ids[: line.supervised.index(True) if any(line.supervised) else None]
+    until = next((i for i, t in enumerate(line) if t.role == "assistant"), len(line))
+    return tokenizer.encode_chat([{"role": t.role, "content": t.content} for t in line[:until]])
 
 
 def _add(

@@ -48,7 +48,8 @@ def standard_library(folder: Path | None = None) -> Iterator[str]:
     """Functions with a docstring, as programming problems in two forms."""
     root = folder or Path(sysconfig.get_path("stdlib"))
     for file in sorted(root.rglob("*.py")):
-        if "test" in file.as_posix() or "site-packages" in file.as_posix():
+        inside = file.relative_to(root).as_posix()
+        if "test" in inside or "site-packages" in inside:
             continue
         try:
             source = file.read_text(encoding="utf-8")

@@ -145,4 +145,6 @@ def test_prompts_end_where_the_assistant_begins(tmp_path: Path) -> None:
     expected = [
         model.encode_chat([{"role": "user", "content": t}]) for t in ("the fox", "the quick fox")
     ]
-    assert read_prompts(file, model) == expected
+    assert read_prompts(file, model, 400) == expected
+    with pytest.raises(LineError, match="line 1: has ids above"):
+        read_prompts(file, model, 100)

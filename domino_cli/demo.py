@@ -21,8 +21,6 @@ PROMPTS = (
     "Write a Python function that returns the n-th Fibonacci number.",
     "Explain why the sky is blue.",
 )
-# On a CPU the second half of a block of 16 costs more time than it is accepted.
-WIDTH = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,14 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     parser.add_argument("--logs", action="store_true", help="show the services' logs")
     add_stack_arguments(parser)
-    parser.epilog = f"Defaults here: --device cpu, --dtype float32, --width {WIDTH}."
+    parser.epilog = "Defaults here: --device cpu, --dtype float32."
     parser.set_defaults(mode=None, device="cpu", dtype="float32")
 
 
 def run(args: argparse.Namespace) -> int:
     config = stack_config(args, show_logs=args.logs)
-    if config.draft is not None:
-        config = replace(config, width=config.width or WIDTH)
     say(f"starting services for {config.target.name} in {config.dtype} on {config.device}")
     with Stack(config) as stack, Client(stack.router_address) as client:
         say(stack.summary())

@@ -54,7 +54,7 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         help="positions verified in a step, 1 is plain decoding (default: the draft's block size "
-        "B; B + 1 verifies a whole block, where the draft proposes one)",
+        "B, on a CPU 4; B + 1 verifies a whole block, where the draft proposes one)",
     )
     group.add_argument("--threads", type=positive, metavar="N", help="CPU threads of each model")
     group.add_argument(

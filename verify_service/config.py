@@ -23,7 +23,9 @@ class VerifyConfig:
     dtype: Literal["float32", "bfloat16", "float16"] = field("float32", help="computation dtype")
     threads: int = field(0, help="CPU threads; 0 leaves torch's default")
     width: int = field(
-        0, help="positions verified a step, the current token included; 0 is the draft's block size"
+        0,
+        help="positions verified a step, the current token included; 0 is the draft's block size, "
+        "on a CPU 4",
     )
     max_sequences: int = field(32, help="sequences that run at once")
     max_waiting: int = field(64, help="requests that wait at most; more are refused")

@@ -30,6 +30,9 @@ from verify_service.target import Target
 
 log = logging.getLogger(__name__)
 
+# A CPU pays for every row of a step: 4 is fastest by measurement (LOG.md, 2026-11-29 (8)).
+CPU_WIDTH = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
@@ -62,7 +65,7 @@ def load(config: VerifyConfig) -> Loaded:
         block = self_test_block(checkpoint, target_config, len(draft.target_layer_ids))
         self_test = to_message(projection([tap.to(device, dtype) for tap in block]))
         info.draft.CopyFrom(draft_fingerprint(draft_checkpoint, draft))
-        info.default_draft_tokens = _width(config, draft) - 1
+        info.default_draft_tokens = _width(config, draft, device) - 1
     executor: Executor
     if device.type == "cuda":
         from verify_service.gpu_load import load_gpu_executor  # needs Triton
@@ -116,11 +119,12 @@ def load(config: VerifyConfig) -> Loaded:
     return Loaded(engine=engine, info=info, draft=draft, hello=hello)
 
 
-def _width(config: VerifyConfig, draft: DraftConfig) -> int:
+def _width(config: VerifyConfig, draft: DraftConfig, device: torch.device) -> int:
     limit = draft.max_draft_tokens + 1
     if config.width > limit:
         raise OptionError("width", config.width, f"this draft allows 1 to {limit}")
-    return config.width or draft.block_size
+    most = CPU_WIDTH if device.type == "cpu" else draft.block_size
+    return config.width or min(most, draft.block_size)
 
 
 def _synthetic(

@@ -54,7 +54,11 @@ def test_it_is_refused_without_the_benchmark_flag_and_without_a_draft() -> None:
 
 
 def synthetic(text: str) -> dict[str, object]:
-    return {"benchmark": True, "benchmark_synthetic_acceptance": text}
+    return {
+        "width": DRAFT_TOKENS + 1,
+        "benchmark": True,
+        "benchmark_synthetic_acceptance": text,
+    }
 
 
 def test_steps_accept_what_is_pretended() -> None:

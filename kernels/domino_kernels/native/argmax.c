@@ -1,7 +1,6 @@
 /* The place of the highest value of each row; the lowest place on ties. */
 #include "argmax.h"
 #include "vector.h"
-#include <math.h>
 
 static best best_of(const float *x, int begin, int end) {
     floats high = {0};

@@ -1,7 +1,6 @@
 /* A query's result depends on its own keys alone, taken in the order of their positions. */
 #include "attention.h"
 #include "vector.h"
-#include <math.h>
 
 enum { MOST_CHUNKS = 16 }; /* head_dim up to 256 */
 #define PICK __builtin_shufflevector
@@ -10,15 +9,6 @@ static float *slot(float *base, const head_shape *s, const cache *c, const row_b
                    int head, int position) {
     const long page = b->pages[b->table[row] + position / c->page_size];
     return base + ((page * s->kv_heads + head) * c->page_size + position % c->page_size) * s->head_dim;
-}
-
-static float inverse_rms(const float *x, int n, float eps) {
-    floats squares = {0};
-    for (int i = 0; i < n; i += LANES) {
-        floats v = n - i < LANES ? load_some(x + i, n - i, 0) : load(x + i);
-        squares += v * v;
-    }
-    return 1.0f / sqrtf(sum(squares) / n + eps);
 }
 
 /* x [head_dim] -> normed where there is a norm, then rotated, to y (may be x). */

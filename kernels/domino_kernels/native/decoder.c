@@ -2,7 +2,6 @@
 #include "attention.h"
 #include "linear.h"
 #include "vector.h"
-#include <math.h>
 
 typedef struct {
     const float *norm1, *norm2; /* [hidden] */
@@ -43,12 +42,7 @@ static void norm_phase(team *me, const float *x, const float *weight, float eps,
     for (int row, end; team_take(me, rows, 1, &row, &end);) {
         const float *from = x + (long)row * n;
         float *to = y + (long)row * n;
-        floats squares = {0};
-        for (int i = 0; i < n; i += LANES) {
-            floats v = n - i < LANES ? load_some(from + i, n - i, 0) : load(from + i);
-            squares += v * v;
-        }
-        const float scale = 1.0f / sqrtf(sum(squares) / n + eps);
+        const float scale = inverse_rms(from, n, eps);
         for (int i = 0; i < n; i++) to[i] = from[i] * scale * weight[i];
     }
     team_barrier(me);
@@ -65,7 +59,7 @@ static void silu_phase(team *me, const float *gate_up, float *y, int rows, int n
             const int count = n - i < LANES ? n - i : LANES;
             floats g = load_some(gate + i, count, 0);
             store_some(y + (long)row * n + i, count,
-                       g * sigmoid(g) * load_some(up + i, count, 0));
+                       silu(g) * load_some(up + i, count, 0));
         }
     }
     team_barrier(me);

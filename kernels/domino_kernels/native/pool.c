@@ -9,13 +9,11 @@ enum { SPINS_BEFORE_YIELD = 200, SPINS_BEFORE_SLEEP = 2000, LINE = 64 };
 
 struct pool {
     int threads;
-    pthread_t *workers;
     pthread_mutex_t busy; /* one job at a time */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     job body;
     void *argument;
-    _Bool ending;
     _Alignas(LINE) atomic_uint generation; /* one more with every job */
     _Alignas(LINE) atomic_int working;
     _Alignas(LINE) atomic_int arrived;
@@ -38,7 +36,6 @@ static void pause_briefly(int spins) {
 #endif
 }
 
-int pool_threads(const pool *p) { return p->threads; }
 int team_thread(const team *t) { return t->thread; }
 
 _Bool team_take(team *t, int count, int grain, int *first, int *end) {
@@ -84,10 +81,10 @@ static void *work(void *argument) {
             pthread_mutex_unlock(&p->lock);
         }
         seen++;
-        if (p->ending) return NULL;
         take_part(p, own.thread);
         atomic_fetch_sub_explicit(&p->working, 1, memory_order_release);
     }
+    return NULL;
 }
 
 static void announce(pool *p) {
@@ -111,22 +108,16 @@ void pool_run(pool *p, job body, void *argument) {
 
 pool *pool_new(int threads) {
     pool *p = aligned_alloc(LINE, (sizeof(pool) + LINE - 1) / LINE * LINE);
-    *p = (pool){.threads = threads, .workers = calloc(threads, sizeof(pthread_t))};
+    *p = (pool){.threads = threads};
     pthread_mutex_init(&p->busy, NULL);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     for (int i = 1; i < threads; i++) {
         start *own = malloc(sizeof *own);
         *own = (start){p, i};
-        pthread_create(&p->workers[i], NULL, work, own);
+        pthread_t worker;
+        pthread_create(&worker, NULL, work, own);
+        pthread_detach(worker);
     }
     return p;
-}
-
-void pool_free(pool *p) {
-    p->ending = 1;
-    announce(p);
-    for (int i = 1; i < p->threads; i++) pthread_join(p->workers[i], NULL);
-    free(p->workers);
-    free(p);
 }

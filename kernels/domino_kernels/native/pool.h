@@ -6,9 +6,8 @@ typedef struct pool pool;
 typedef struct team team; /* one thread's view of the running job */
 typedef void (*job)(void *argument, team *me);
 
+/* For the life of the process. */
 pool *pool_new(int threads);
-void pool_free(pool *);
-int pool_threads(const pool *);
 /* Runs `body` on every thread of the pool, the caller's included; returns when all have ended.
    Callers take turns. */
 void pool_run(pool *, job body, void *argument);

@@ -50,8 +50,7 @@ static void silu_phase(team *me, float *x, int count) {
     for (int first, end; team_take(me, count, count, &first, &end);)
         for (int i = 0; i < count; i += LANES) {
             const int n = count - i < LANES ? count - i : LANES;
-            floats v = load_some(x + i, n, 0);
-            store_some(x + i, n, v * sigmoid(v));
+            store_some(x + i, n, silu(load_some(x + i, n, 0)));
         }
     team_barrier(me);
 }

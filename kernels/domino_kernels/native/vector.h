@@ -1,5 +1,6 @@
 /* Sixteen floats at a time, whatever the processor's registers hold; exp and sums over them. */
 #pragma once
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -29,6 +30,16 @@ INLINE float sum(floats v) {
     v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
     v += __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
     return v[0];
+}
+
+/* 1 / sqrt(mean of squares + eps) of x [n]. */
+INLINE float inverse_rms(const float *x, int n, float eps) {
+    floats squares = {0};
+    for (int i = 0; i < n; i += LANES) {
+        floats v = n - i < LANES ? load_some(x + i, n - i, 0) : load(x + i);
+        squares += v * v;
+    }
+    return 1.0f / sqrtf(sum(squares) / n + eps);
 }
 
 INLINE floats blend(words mask, floats yes, floats no) {
@@ -61,6 +72,8 @@ INLINE floats exponential(floats x) {
 }
 
 INLINE floats sigmoid(floats x) { return 1.0f / (exponential(-x) + 1.0f); }
+
+INLINE floats silu(floats x) { return x * sigmoid(x); }
 
 /* Within 1e-7 of the exact value, absolutely. */
 INLINE floats hyperbolic_tangent(floats x) { return 1.0f - 2.0f / (exponential(x + x) + 1.0f); }

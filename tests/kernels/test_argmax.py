@@ -3,7 +3,7 @@
 import math
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from domino_kernels.argmax import argmax
@@ -14,6 +14,16 @@ VALUES = [0.0, 1.5, -2.0, 3.25, math.inf, -math.inf, math.nan]
 def plain_argmax(row: list[float]) -> int:
     """The first of the highest; -1 as soon as one is no number."""
     return -1 if any(map(math.isnan, row)) else row.index(max(row))
+
+
+@example(places=[(1, math.inf), (16, math.inf)])
+@given(places=st.lists(st.tuples(st.integers(0, 32), st.sampled_from(VALUES)), max_size=4))
+def test_ties_between_lanes(places: list[tuple[int, float]]) -> None:
+    """Each lane of a vector finds its own best: the first of equal infinities was not the lowest."""
+    row = [0.0] * 33
+    for place, value in places:
+        row[place] = value
+    assert argmax(torch.tensor([row])).tolist() == [plain_argmax(row)]
 
 
 @settings(max_examples=60, deadline=None)

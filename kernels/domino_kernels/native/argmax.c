@@ -18,7 +18,7 @@ static best best_of(const float *x, int begin, int end) {
     for (int i = 0; i < LANES; i++) {
         if (odd[i]) return (best){0, -1};
         const _Bool better = high[i] > found.value;
-        if (better || (high[i] == found.value && isfinite(high[i]) && (int)at[i] < found.place))
+        if (better || (high[i] == found.value && high[i] > -INFINITY && (int)at[i] < found.place))
             found = (best){high[i], at[i]};
     }
     return found;

@@ -16,10 +16,11 @@ def plain_argmax(row: list[float]) -> int:
     return -1 if any(map(math.isnan, row)) else row.index(max(row))
 
 
+@settings(deadline=None)  # the first call may build the kernels
 @example(places=[(1, math.inf), (16, math.inf)])
 @given(places=st.lists(st.tuples(st.integers(0, 32), st.sampled_from(VALUES)), max_size=4))
 def test_ties_between_lanes(places: list[tuple[int, float]]) -> None:
-    """Each lane of a vector finds its own best: the first of equal infinities was not the lowest."""
+    """Each lane finds its own best: among equal infinities a later place has won."""
     row = [0.0] * 33
     for place, value in places:
         row[place] = value

@@ -27,43 +27,51 @@ from domino_serve.v1 import tensor_pb2 as domino__serve_dot_v1_dot_tensor__pb2
 from domino_serve.v1 import verify_pb2 as domino__serve_dot_v1_dot_verify__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64omino_serve/v1/draft.proto\x12\x0f\x64omino_serve.v1\x1a!domino_serve/v1/speculation.proto\x1a\x1c\x64omino_serve/v1/tensor.proto\x1a\x1c\x64omino_serve/v1/verify.proto\"\xe1\x01\n\x10HandshakeRequest\x12\x18\n\x10\x63ontract_version\x18\x01 \x01(\x05\x12\x32\n\x06target\x18\x02 \x01(\x0b\x32\".domino_serve.v1.TargetFingerprint\x12\x30\n\x05\x64raft\x18\x03 \x01(\x0b\x32!.domino_serve.v1.DraftFingerprint\x12/\n\x0eself_test_rows\x18\x04 \x01(\x0b\x32\x17.domino_serve.v1.Tensor\x12\x1c\n\x14synthetic_acceptance\x18\x05 \x01(\t\"\xb0\x01\n\x11HandshakeResponse\x12\x18\n\x10\x63ontract_version\x18\x01 \x01(\x05\x12\x30\n\x05\x64raft\x18\x02 \x01(\x0b\x32!.domino_serve.v1.DraftFingerprint\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x14\n\x0cmax_sessions\x18\x04 \x01(\x03\x12\x10\n\x08max_rows\x18\x05 \x01(\x03\x12\x12\n\ncontext_id\x18\x06 \x01(\x06\"P\n\x12ReserveSeatRequest\x12#\n\x04mode\x18\x01 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\x15\n\rmax_positions\x18\x02 \x01(\x03\"5\n\x13ReserveSeatResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\x03\"$\n\x12ReleaseSeatRequest\x12\x0e\n\x06ticket\x18\x01 \x01(\t\"\'\n\x13ReleaseSeatResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\"\xc5\x01\n\x0bStepRequest\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x04\x12+\n\x05opens\x18\x02 \x03(\x0b\x32\x1c.domino_serve.v1.SessionOpen\x12+\n\x05steps\x18\x03 \x03(\x0b\x32\x1c.domino_serve.v1.SessionStep\x12\x0e\n\x06\x63loses\x18\x04 \x03(\x04\x12*\n\x04rows\x18\x05 \x01(\x0b\x32\x17.domino_serve.v1.TensorH\x00\x88\x01\x01\x42\x07\n\x05_rows\"g\n\x0bSessionOpen\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0e\n\x06ticket\x18\x02 \x01(\t\x12#\n\x04mode\x18\x03 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\x12\n\ncontext_id\x18\x04 \x01(\x06\"\xac\x01\n\x0bSessionStep\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x12\n\nrows_start\x18\x05 \x01(\x03\x12\x10\n\x08num_rows\x18\x06 \x01(\x03\x12\x14\n\x07\x63urrent\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0c\x64raft_tokens\x18\x08 \x01(\x03H\x01\x88\x01\x01\x42\n\n\x08_currentB\x0f\n\r_draft_tokensJ\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04\"\x88\x01\n\x0cStepResponse\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x04\x12/\n\x07results\x18\x02 \x03(\x0b\x32\x1e.domino_serve.v1.SessionResult\x12.\n\x07timings\x18\x03 \x01(\x0b\x32\x1d.domino_serve.v1.DraftTimings\"\x9f\x01\n\rSessionResult\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12/\n\tproposals\x18\x04 \x01(\x0b\x32\x1a.domino_serve.v1.ProposalsH\x00\x12.\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x1d.domino_serve.v1.SessionErrorH\x00\x42\x08\n\x06\x61nswerJ\x04\x08\x02\x10\x03\".\n\tProposals\x12\x0b\n\x03ids\x18\x01 \x03(\x03\x12\x14\n\x0c\x64raft_kv_len\x18\x02 \x01(\x03\"t\n\x0cSessionError\x12\x33\n\x06reason\x18\x01 \x01(\x0e\x32#.domino_serve.v1.SessionErrorReason\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\x10\n\x08\x65xpected\x18\x03 \x01(\x03\x12\x0e\n\x06\x61\x63tual\x18\x04 \x01(\x03\"\\\n\x0c\x44raftTimings\x12\x10\n\x08queue_ns\x18\x01 \x01(\x03\x12\x11\n\tappend_ns\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61\x63kbone_ns\x18\x03 \x01(\x03\x12\x12\n\nrollout_ns\x18\x04 \x01(\x03*\x90\x02\n\x12SessionErrorReason\x12$\n SESSION_ERROR_REASON_UNSPECIFIED\x10\x00\x12(\n$SESSION_ERROR_REASON_UNKNOWN_SESSION\x10\x01\x12\x1f\n\x1bSESSION_ERROR_REASON_TICKET\x10\x02\x12$\n SESSION_ERROR_REASON_CONTEXT_GAP\x10\x03\x12\x1e\n\x1aSESSION_ERROR_REASON_STALE\x10\x04\x12 \n\x1cSESSION_ERROR_REASON_INVALID\x10\x05\x12!\n\x1dSESSION_ERROR_REASON_CAPACITY\x10\x06\x32\xdf\x02\n\x0c\x44raftService\x12R\n\tHandshake\x12!.domino_serve.v1.HandshakeRequest\x1a\".domino_serve.v1.HandshakeResponse\x12X\n\x0bReserveSeat\x12#.domino_serve.v1.ReserveSeatRequest\x1a$.domino_serve.v1.ReserveSeatResponse\x12X\n\x0bReleaseSeat\x12#.domino_serve.v1.ReleaseSeatRequest\x1a$.domino_serve.v1.ReleaseSeatResponse\x12G\n\x04Step\x12\x1c.domino_serve.v1.StepRequest\x1a\x1d.domino_serve.v1.StepResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64omino_serve/v1/draft.proto\x12\x0f\x64omino_serve.v1\x1a!domino_serve/v1/speculation.proto\x1a\x1c\x64omino_serve/v1/tensor.proto\x1a\x1c\x64omino_serve/v1/verify.proto\"\xfa\x01\n\x10HandshakeRequest\x12\x18\n\x10\x63ontract_version\x18\x01 \x01(\x05\x12\x32\n\x06target\x18\x02 \x01(\x0b\x32\".domino_serve.v1.TargetFingerprint\x12\x30\n\x05\x64raft\x18\x03 \x01(\x0b\x32!.domino_serve.v1.DraftFingerprint\x12/\n\x0eself_test_rows\x18\x04 \x01(\x0b\x32\x17.domino_serve.v1.Tensor\x12\x1c\n\x14synthetic_acceptance\x18\x05 \x01(\t\x12\x17\n\x0f\x66ollows_updates\x18\x06 \x01(\x08\"\xb0\x01\n\x11HandshakeResponse\x12\x18\n\x10\x63ontract_version\x18\x01 \x01(\x05\x12\x30\n\x05\x64raft\x18\x02 \x01(\x0b\x32!.domino_serve.v1.DraftFingerprint\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x14\n\x0cmax_sessions\x18\x04 \x01(\x03\x12\x10\n\x08max_rows\x18\x05 \x01(\x03\x12\x12\n\ncontext_id\x18\x06 \x01(\x06\"P\n\x12ReserveSeatRequest\x12#\n\x04mode\x18\x01 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\x15\n\rmax_positions\x18\x02 \x01(\x03\"5\n\x13ReserveSeatResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\x03\"$\n\x12ReleaseSeatRequest\x12\x0e\n\x06ticket\x18\x01 \x01(\t\"\'\n\x13ReleaseSeatResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\"+\n\x19UpdateDraftWeightsRequest\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\"s\n\x1aUpdateDraftWeightsResponse\x12\x30\n\x05\x64raft\x18\x01 \x01(\x0b\x32!.domino_serve.v1.DraftFingerprint\x12\x12\n\ncontext_id\x18\x02 \x01(\x06\x12\x0f\n\x07\x63hanged\x18\x03 \x01(\x08\"\x16\n\x14GetProjectionRequest\"\xa8\x01\n\x15GetProjectionResponse\x12\x32\n\x05\x64raft\x18\x01 \x01(\x0b\x32!.domino_serve.v1.DraftFingerprintH\x00\x12\'\n\x04norm\x18\x02 \x01(\x0b\x32\x17.domino_serve.v1.TensorH\x00\x12*\n\x07\x66\x63_rows\x18\x03 \x01(\x0b\x32\x17.domino_serve.v1.TensorH\x00\x42\x06\n\x04part\"\xc5\x01\n\x0bStepRequest\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x04\x12+\n\x05opens\x18\x02 \x03(\x0b\x32\x1c.domino_serve.v1.SessionOpen\x12+\n\x05steps\x18\x03 \x03(\x0b\x32\x1c.domino_serve.v1.SessionStep\x12\x0e\n\x06\x63loses\x18\x04 \x03(\x04\x12*\n\x04rows\x18\x05 \x01(\x0b\x32\x17.domino_serve.v1.TensorH\x00\x88\x01\x01\x42\x07\n\x05_rows\"g\n\x0bSessionOpen\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0e\n\x06ticket\x18\x02 \x01(\t\x12#\n\x04mode\x18\x03 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\x12\n\ncontext_id\x18\x04 \x01(\x06\"\xac\x01\n\x0bSessionStep\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x04 \x01(\x04\x12\x12\n\nrows_start\x18\x05 \x01(\x03\x12\x10\n\x08num_rows\x18\x06 \x01(\x03\x12\x14\n\x07\x63urrent\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0c\x64raft_tokens\x18\x08 \x01(\x03H\x01\x88\x01\x01\x42\n\n\x08_currentB\x0f\n\r_draft_tokensJ\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04\"\x88\x01\n\x0cStepResponse\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x04\x12/\n\x07results\x18\x02 \x03(\x0b\x32\x1e.domino_serve.v1.SessionResult\x12.\n\x07timings\x18\x03 \x01(\x0b\x32\x1d.domino_serve.v1.DraftTimings\"\x9f\x01\n\rSessionResult\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x03 \x01(\x04\x12/\n\tproposals\x18\x04 \x01(\x0b\x32\x1a.domino_serve.v1.ProposalsH\x00\x12.\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x1d.domino_serve.v1.SessionErrorH\x00\x42\x08\n\x06\x61nswerJ\x04\x08\x02\x10\x03\".\n\tProposals\x12\x0b\n\x03ids\x18\x01 \x03(\x03\x12\x14\n\x0c\x64raft_kv_len\x18\x02 \x01(\x03\"t\n\x0cSessionError\x12\x33\n\x06reason\x18\x01 \x01(\x0e\x32#.domino_serve.v1.SessionErrorReason\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\x10\n\x08\x65xpected\x18\x03 \x01(\x03\x12\x0e\n\x06\x61\x63tual\x18\x04 \x01(\x03\"\\\n\x0c\x44raftTimings\x12\x10\n\x08queue_ns\x18\x01 \x01(\x03\x12\x11\n\tappend_ns\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61\x63kbone_ns\x18\x03 \x01(\x03\x12\x12\n\nrollout_ns\x18\x04 \x01(\x03*\x90\x02\n\x12SessionErrorReason\x12$\n SESSION_ERROR_REASON_UNSPECIFIED\x10\x00\x12(\n$SESSION_ERROR_REASON_UNKNOWN_SESSION\x10\x01\x12\x1f\n\x1bSESSION_ERROR_REASON_TICKET\x10\x02\x12$\n SESSION_ERROR_REASON_CONTEXT_GAP\x10\x03\x12\x1e\n\x1aSESSION_ERROR_REASON_STALE\x10\x04\x12 \n\x1cSESSION_ERROR_REASON_INVALID\x10\x05\x12!\n\x1dSESSION_ERROR_REASON_CAPACITY\x10\x06\x32\xb0\x04\n\x0c\x44raftService\x12R\n\tHandshake\x12!.domino_serve.v1.HandshakeRequest\x1a\".domino_serve.v1.HandshakeResponse\x12X\n\x0bReserveSeat\x12#.domino_serve.v1.ReserveSeatRequest\x1a$.domino_serve.v1.ReserveSeatResponse\x12X\n\x0bReleaseSeat\x12#.domino_serve.v1.ReleaseSeatRequest\x1a$.domino_serve.v1.ReleaseSeatResponse\x12G\n\x04Step\x12\x1c.domino_serve.v1.StepRequest\x1a\x1d.domino_serve.v1.StepResponse(\x01\x30\x01\x12m\n\x12UpdateDraftWeights\x12*.domino_serve.v1.UpdateDraftWeightsRequest\x1a+.domino_serve.v1.UpdateDraftWeightsResponse\x12`\n\rGetProjection\x12%.domino_serve.v1.GetProjectionRequest\x1a&.domino_serve.v1.GetProjectionResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'domino_serve.v1.draft_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SESSIONERRORREASON']._serialized_start=1808
-  _globals['_SESSIONERRORREASON']._serialized_end=2080
+  _globals['_SESSIONERRORREASON']._serialized_start=2190
+  _globals['_SESSIONERRORREASON']._serialized_end=2462
   _globals['_HANDSHAKEREQUEST']._serialized_start=144
-  _globals['_HANDSHAKEREQUEST']._serialized_end=369
-  _globals['_HANDSHAKERESPONSE']._serialized_start=372
-  _globals['_HANDSHAKERESPONSE']._serialized_end=548
-  _globals['_RESERVESEATREQUEST']._serialized_start=550
-  _globals['_RESERVESEATREQUEST']._serialized_end=630
-  _globals['_RESERVESEATRESPONSE']._serialized_start=632
-  _globals['_RESERVESEATRESPONSE']._serialized_end=685
-  _globals['_RELEASESEATREQUEST']._serialized_start=687
-  _globals['_RELEASESEATREQUEST']._serialized_end=723
-  _globals['_RELEASESEATRESPONSE']._serialized_start=725
-  _globals['_RELEASESEATRESPONSE']._serialized_end=764
-  _globals['_STEPREQUEST']._serialized_start=767
-  _globals['_STEPREQUEST']._serialized_end=964
-  _globals['_SESSIONOPEN']._serialized_start=966
-  _globals['_SESSIONOPEN']._serialized_end=1069
-  _globals['_SESSIONSTEP']._serialized_start=1072
-  _globals['_SESSIONSTEP']._serialized_end=1244
-  _globals['_STEPRESPONSE']._serialized_start=1247
-  _globals['_STEPRESPONSE']._serialized_end=1383
-  _globals['_SESSIONRESULT']._serialized_start=1386
-  _globals['_SESSIONRESULT']._serialized_end=1545
-  _globals['_PROPOSALS']._serialized_start=1547
-  _globals['_PROPOSALS']._serialized_end=1593
-  _globals['_SESSIONERROR']._serialized_start=1595
-  _globals['_SESSIONERROR']._serialized_end=1711
-  _globals['_DRAFTTIMINGS']._serialized_start=1713
-  _globals['_DRAFTTIMINGS']._serialized_end=1805
-  _globals['_DRAFTSERVICE']._serialized_start=2083
-  _globals['_DRAFTSERVICE']._serialized_end=2434
+  _globals['_HANDSHAKEREQUEST']._serialized_end=394
+  _globals['_HANDSHAKERESPONSE']._serialized_start=397
+  _globals['_HANDSHAKERESPONSE']._serialized_end=573
+  _globals['_RESERVESEATREQUEST']._serialized_start=575
+  _globals['_RESERVESEATREQUEST']._serialized_end=655
+  _globals['_RESERVESEATRESPONSE']._serialized_start=657
+  _globals['_RESERVESEATRESPONSE']._serialized_end=710
+  _globals['_RELEASESEATREQUEST']._serialized_start=712
+  _globals['_RELEASESEATREQUEST']._serialized_end=748
+  _globals['_RELEASESEATRESPONSE']._serialized_start=750
+  _globals['_RELEASESEATRESPONSE']._serialized_end=789
+  _globals['_UPDATEDRAFTWEIGHTSREQUEST']._serialized_start=791
+  _globals['_UPDATEDRAFTWEIGHTSREQUEST']._serialized_end=834
+  _globals['_UPDATEDRAFTWEIGHTSRESPONSE']._serialized_start=836
+  _globals['_UPDATEDRAFTWEIGHTSRESPONSE']._serialized_end=951
+  _globals['_GETPROJECTIONREQUEST']._serialized_start=953
+  _globals['_GETPROJECTIONREQUEST']._serialized_end=975
+  _globals['_GETPROJECTIONRESPONSE']._serialized_start=978
+  _globals['_GETPROJECTIONRESPONSE']._serialized_end=1146
+  _globals['_STEPREQUEST']._serialized_start=1149
+  _globals['_STEPREQUEST']._serialized_end=1346
+  _globals['_SESSIONOPEN']._serialized_start=1348
+  _globals['_SESSIONOPEN']._serialized_end=1451
+  _globals['_SESSIONSTEP']._serialized_start=1454
+  _globals['_SESSIONSTEP']._serialized_end=1626
+  _globals['_STEPRESPONSE']._serialized_start=1629
+  _globals['_STEPRESPONSE']._serialized_end=1765
+  _globals['_SESSIONRESULT']._serialized_start=1768
+  _globals['_SESSIONRESULT']._serialized_end=1927
+  _globals['_PROPOSALS']._serialized_start=1929
+  _globals['_PROPOSALS']._serialized_end=1975
+  _globals['_SESSIONERROR']._serialized_start=1977
+  _globals['_SESSIONERROR']._serialized_end=2093
+  _globals['_DRAFTTIMINGS']._serialized_start=2095
+  _globals['_DRAFTTIMINGS']._serialized_end=2187
+  _globals['_DRAFTSERVICE']._serialized_start=2465
+  _globals['_DRAFTSERVICE']._serialized_end=3025
 # @@protoc_insertion_point(module_scope)

@@ -73,10 +73,15 @@ class HandshakeRequest(_message.Message):
     DRAFT_FIELD_NUMBER: _builtins.int
     SELF_TEST_ROWS_FIELD_NUMBER: _builtins.int
     SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
+    FOLLOWS_UPDATES_FIELD_NUMBER: _builtins.int
     contract_version: _builtins.int
     """Version of this contract; refused when the draft service speaks another."""
     synthetic_acceptance: _builtins.str
     """Benchmarks only, see GetTargetResponse; the draft service says so in its log."""
+    follows_updates: _builtins.bool
+    """The verify service can take over the projection of a newer draft (GetProjection). When `draft`
+    is one that this draft service was updated from, it is then answered and not refused.
+    """
     @_builtins.property
     def target(self) -> _verify_pb2.TargetFingerprint:
         """The verify service's target."""
@@ -100,10 +105,11 @@ class HandshakeRequest(_message.Message):
         draft: _verify_pb2.DraftFingerprint | None = ...,
         self_test_rows: _tensor_pb2.Tensor | None = ...,
         synthetic_acceptance: _builtins.str = ...,
+        follows_updates: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "self_test_rows", b"self_test_rows", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract_version", b"contract_version", "draft", b"draft", "self_test_rows", b"self_test_rows", "synthetic_acceptance", b"synthetic_acceptance", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract_version", b"contract_version", "draft", b"draft", "follows_updates", b"follows_updates", "self_test_rows", b"self_test_rows", "synthetic_acceptance", b"synthetic_acceptance", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -135,7 +141,9 @@ class HandshakeResponse(_message.Message):
     """
     @_builtins.property
     def draft(self) -> _verify_pb2.DraftFingerprint:
-        """The loaded draft."""
+        """The loaded draft. With follows_updates it may be newer than the request's: no session can be
+        opened until a second handshake names this one.
+        """
 
     def __init__(
         self,
@@ -250,6 +258,115 @@ class ReleaseSeatResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReleaseSeatResponse: _TypeAlias = ReleaseSeatResponse  # noqa: Y015
+
+@_typing.final
+class UpdateDraftWeightsRequest(_message.Message):
+    """Names the checkpoint to serve."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOLDER_FIELD_NUMBER: _builtins.int
+    folder: _builtins.str
+    """Folder on the draft service's machine. Its config must equal the loaded draft's."""
+    def __init__(
+        self,
+        *,
+        folder: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["folder", b"folder"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateDraftWeightsRequest: _TypeAlias = UpdateDraftWeightsRequest  # noqa: Y015
+
+@_typing.final
+class UpdateDraftWeightsResponse(_message.Message):
+    """What is served now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRAFT_FIELD_NUMBER: _builtins.int
+    CONTEXT_ID_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    context_id: _builtins.int
+    """What SessionOpen must name from now on; unchanged when these weights were loaded already."""
+    changed: _builtins.bool
+    """Whether other weights were loaded before."""
+    @_builtins.property
+    def draft(self) -> _verify_pb2.DraftFingerprint:
+        """The loaded draft."""
+
+    def __init__(
+        self,
+        *,
+        draft: _verify_pb2.DraftFingerprint | None = ...,
+        context_id: _builtins.int = ...,
+        changed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "context_id", b"context_id", "draft", b"draft"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateDraftWeightsResponse: _TypeAlias = UpdateDraftWeightsResponse  # noqa: Y015
+
+@_typing.final
+class GetProjectionRequest(_message.Message):
+    """Asks for the projection."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetProjectionRequest: _TypeAlias = GetProjectionRequest  # noqa: Y015
+
+@_typing.final
+class GetProjectionResponse(_message.Message):
+    """Part of the projection: first the draft, then the norm, then fc's rows in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRAFT_FIELD_NUMBER: _builtins.int
+    NORM_FIELD_NUMBER: _builtins.int
+    FC_ROWS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def draft(self) -> _verify_pb2.DraftFingerprint:
+        """The draft that the projection belongs to."""
+
+    @_builtins.property
+    def norm(self) -> _tensor_pb2.Tensor:
+        """hidden_norm.weight [1, hidden]."""
+
+    @_builtins.property
+    def fc_rows(self) -> _tensor_pb2.Tensor:
+        """Some rows of fc.weight [n, taps * hidden]."""
+
+    def __init__(
+        self,
+        *,
+        draft: _verify_pb2.DraftFingerprint | None = ...,
+        norm: _tensor_pb2.Tensor | None = ...,
+        fc_rows: _tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "fc_rows", b"fc_rows", "norm", b"norm", "part", b"part"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "fc_rows", b"fc_rows", "norm", b"norm", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["draft", "norm", "fc_rows"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___GetProjectionResponse: _TypeAlias = GetProjectionResponse  # noqa: Y015
 
 @_typing.final
 class StepRequest(_message.Message):

@@ -56,6 +56,16 @@ class DraftServiceStub(object):
                 request_serializer=domino__serve_dot_v1_dot_draft__pb2.StepRequest.SerializeToString,
                 response_deserializer=domino__serve_dot_v1_dot_draft__pb2.StepResponse.FromString,
                 _registered_method=True)
+        self.UpdateDraftWeights = channel.unary_unary(
+                '/domino_serve.v1.DraftService/UpdateDraftWeights',
+                request_serializer=domino__serve_dot_v1_dot_draft__pb2.UpdateDraftWeightsRequest.SerializeToString,
+                response_deserializer=domino__serve_dot_v1_dot_draft__pb2.UpdateDraftWeightsResponse.FromString,
+                _registered_method=True)
+        self.GetProjection = channel.unary_stream(
+                '/domino_serve.v1.DraftService/GetProjection',
+                request_serializer=domino__serve_dot_v1_dot_draft__pb2.GetProjectionRequest.SerializeToString,
+                response_deserializer=domino__serve_dot_v1_dot_draft__pb2.GetProjectionResponse.FromString,
+                _registered_method=True)
 
 
 class DraftServiceServicer(object):
@@ -92,6 +102,23 @@ class DraftServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateDraftWeights(self, request, context):
+        """Serves another checkpoint of the same shape from now on, without a restart. Open sessions end
+        and their requests go on plainly; new ones need the new context_id. INVALID_ARGUMENT names what
+        does not fit, and then the old weights stay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetProjection(self, request, context):
+        """The projection of the loaded draft, for a verify service whose handshake was answered with a
+        newer draft than its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DraftServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -114,6 +141,16 @@ def add_DraftServiceServicer_to_server(servicer, server):
                     servicer.Step,
                     request_deserializer=domino__serve_dot_v1_dot_draft__pb2.StepRequest.FromString,
                     response_serializer=domino__serve_dot_v1_dot_draft__pb2.StepResponse.SerializeToString,
+            ),
+            'UpdateDraftWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateDraftWeights,
+                    request_deserializer=domino__serve_dot_v1_dot_draft__pb2.UpdateDraftWeightsRequest.FromString,
+                    response_serializer=domino__serve_dot_v1_dot_draft__pb2.UpdateDraftWeightsResponse.SerializeToString,
+            ),
+            'GetProjection': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetProjection,
+                    request_deserializer=domino__serve_dot_v1_dot_draft__pb2.GetProjectionRequest.FromString,
+                    response_serializer=domino__serve_dot_v1_dot_draft__pb2.GetProjectionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -226,6 +263,60 @@ class DraftService(object):
             '/domino_serve.v1.DraftService/Step',
             domino__serve_dot_v1_dot_draft__pb2.StepRequest.SerializeToString,
             domino__serve_dot_v1_dot_draft__pb2.StepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateDraftWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/domino_serve.v1.DraftService/UpdateDraftWeights',
+            domino__serve_dot_v1_dot_draft__pb2.UpdateDraftWeightsRequest.SerializeToString,
+            domino__serve_dot_v1_dot_draft__pb2.UpdateDraftWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetProjection(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/domino_serve.v1.DraftService/GetProjection',
+            domino__serve_dot_v1_dot_draft__pb2.GetProjectionRequest.SerializeToString,
+            domino__serve_dot_v1_dot_draft__pb2.GetProjectionResponse.FromString,
             options,
             channel_credentials,
             insecure,

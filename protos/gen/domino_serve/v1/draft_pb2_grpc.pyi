@@ -45,6 +45,15 @@ class DraftServiceStub:
     """The hot path: one stream per verify service, one message each way per engine step. Sessions
     live at most as long as their stream. One sequence's error never ends the stream.
     """
+    UpdateDraftWeights: _grpc.UnaryUnaryMultiCallable[_draft_pb2.UpdateDraftWeightsRequest, _draft_pb2.UpdateDraftWeightsResponse]
+    """Serves another checkpoint of the same shape from now on, without a restart. Open sessions end
+    and their requests go on plainly; new ones need the new context_id. INVALID_ARGUMENT names what
+    does not fit, and then the old weights stay.
+    """
+    GetProjection: _grpc.UnaryStreamMultiCallable[_draft_pb2.GetProjectionRequest, _draft_pb2.GetProjectionResponse]
+    """The projection of the loaded draft, for a verify service whose handshake was answered with a
+    newer draft than its own.
+    """
 
 @_typing.type_check_only
 class DraftServiceAsyncStub(DraftServiceStub):
@@ -62,6 +71,15 @@ class DraftServiceAsyncStub(DraftServiceStub):
     Step: _aio.StreamStreamMultiCallable[_draft_pb2.StepRequest, _draft_pb2.StepResponse]  # type: ignore[assignment]
     """The hot path: one stream per verify service, one message each way per engine step. Sessions
     live at most as long as their stream. One sequence's error never ends the stream.
+    """
+    UpdateDraftWeights: _aio.UnaryUnaryMultiCallable[_draft_pb2.UpdateDraftWeightsRequest, _draft_pb2.UpdateDraftWeightsResponse]  # type: ignore[assignment]
+    """Serves another checkpoint of the same shape from now on, without a restart. Open sessions end
+    and their requests go on plainly; new ones need the new context_id. INVALID_ARGUMENT names what
+    does not fit, and then the old weights stay.
+    """
+    GetProjection: _aio.UnaryStreamMultiCallable[_draft_pb2.GetProjectionRequest, _draft_pb2.GetProjectionResponse]  # type: ignore[assignment]
+    """The projection of the loaded draft, for a verify service whose handshake was answered with a
+    newer draft than its own.
     """
 
 class DraftServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -101,6 +119,27 @@ class DraftServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_draft_pb2.StepResponse], _abc.AsyncIterator[_draft_pb2.StepResponse]]:
         """The hot path: one stream per verify service, one message each way per engine step. Sessions
         live at most as long as their stream. One sequence's error never ends the stream.
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateDraftWeights(
+        self,
+        request: _draft_pb2.UpdateDraftWeightsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_draft_pb2.UpdateDraftWeightsResponse, _abc.Awaitable[_draft_pb2.UpdateDraftWeightsResponse]]:
+        """Serves another checkpoint of the same shape from now on, without a restart. Open sessions end
+        and their requests go on plainly; new ones need the new context_id. INVALID_ARGUMENT names what
+        does not fit, and then the old weights stay.
+        """
+
+    @_abc_1.abstractmethod
+    def GetProjection(
+        self,
+        request: _draft_pb2.GetProjectionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_draft_pb2.GetProjectionResponse], _abc.AsyncIterator[_draft_pb2.GetProjectionResponse]]:
+        """The projection of the loaded draft, for a verify service whose handshake was answered with a
+        newer draft than its own.
         """
 
 def add_DraftServiceServicer_to_server(servicer: DraftServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from domino_kernels.attention import Batch, Span
-from domino_kernels.paged_kv import PagedKV
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.checks import Refusal, check_step
-from draft_service.model import DraftModel
-from draft_service.rollout import DFlashSampler, DominoSampler
+from draft_service.executor import Executor, Part
 from draft_service.seats import Seats, Session
 from serving.contract import mode_name
 from serving.errors import BadRequest
@@ -33,6 +30,17 @@ class Work:
     session: Session
     rows: slice
 
+    def part(self) -> Part:
+        """What the executor is to do for it."""
+        return Part(
+            mode=self.session.mode,
+            pages=self.session.pages,
+            start=self.session.kv_len,
+            rows=self.rows,
+            current=self.step.current if self.step.HasField("current") else None,
+            draft_tokens=self.step.draft_tokens,
+        )
+
 
 class Stream:
     """The sessions of one verify service; they end with it."""
@@ -42,31 +50,20 @@ class Stream:
 
 
 class DraftEngine:
-    """Draft KV of every session, and the two samplers."""
+    """Sessions, and what each of their steps asks of the executor."""
 
-    def __init__(
-        self,
-        model: DraftModel,
-        samplers: tuple[DFlashSampler, DominoSampler | None],
-        kv: PagedKV,
-        seats: Seats,
-        *,
-        max_rows: int,
-    ) -> None:
-        self._model, self._kv, self._seats, self._max_rows = model, kv, seats, max_rows
-        self._samplers: dict[int, DFlashSampler | DominoSampler] = {spec.MODE_DFLASH: samplers[0]}
-        if samplers[1]:
-            self._samplers[spec.MODE_DOMINO] = samplers[1]
+    def __init__(self, executor: Executor, seats: Seats, *, max_rows: int) -> None:
+        self._executor, self._seats, self._max_rows = executor, seats, max_rows
         self._lock = threading.Lock()
         self.context_id = secrets.randbits(CONTEXT_BITS)  # of this process and these weights
 
     def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
         """A ticket for one session; raises BadRequest (mode it cannot run) or Overloaded (full)."""
-        if mode not in self._samplers:
+        if mode not in self._executor.modes:
             raise BadRequest("mode", f"this checkpoint cannot draft in mode {mode_name(mode)}")
         if max_positions < 1:
             raise BadRequest("max_positions", f"{max_positions} is below 1")
-        config = self._model.config
+        config = self._executor.config
         positions = min(max_positions + config.block_size, config.max_context)
         return self._seats.reserve(mode, positions)
 
@@ -88,8 +85,7 @@ class DraftEngine:
             response.timings.queue_ns = time.monotonic_ns() - asked
             self._open(stream, request, response)
             work = self._admit(stream, request, rows, response)
-            self._append(work, rows, response.timings)
-            self._draft(work, response)
+            self._run(work, rows, response)
             for number in request.closes:
                 if session := stream.sessions.pop(number, None):
                     self._seats.close(session)
@@ -156,69 +152,21 @@ class DraftEngine:
                 if not all(usable[rows]):  # NaN in a page would reach the page's next session
                     raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "rows")
                 taken.add(step.session)
-                work.append(Work(step, check_step(session, step, self._model.config), rows))
+                work.append(Work(step, check_step(session, step, self._executor.config), rows))
             except Refusal as refused:
                 result = response.results.add(session=step.session, error=refused.message())
                 result.step = step.step
         return work
 
-    def _append(
-        self, work: list[Work], rows: Tensor | None, timings: draft_pb2.DraftTimings
-    ) -> None:
-        """Context KV of the new rows."""
-        began = time.monotonic_ns()
-        appending = [item for item in work if item.step.num_rows]
-        if rows is not None and appending:
-            spans = [
-                Span(start=w.session.kv_len, count=w.step.num_rows, pages=w.session.pages)
-                for w in appending
-            ]
-            taken = torch.cat([rows[w.rows] for w in appending]).to(self._model.device)
-            self._model.append(taken, self._batch(spans), self._kv)
-        for item in work:
+    def _run(self, work: list[Work], rows: Tensor | None, response: draft_pb2.StepResponse) -> None:
+        """Appends the new rows, drafts for every step that names a current token, and answers."""
+        parts = [item.part() for item in work]
+        proposals = self._executor.run(parts, rows, response.timings)
+        for item, ids in zip(work, proposals, strict=True):
             item.session.kv_len += item.step.num_rows
-        timings.append_ns = time.monotonic_ns() - began
-
-    def _draft(self, work: list[Work], response: draft_pb2.StepResponse) -> None:
-        """Proposals for every step that names a current token, one batch per mode."""
-        for item in work:
             item.session.remember(item.step)
-        for mode, sampler in self._samplers.items():
-            asking = [w for w in work if w.step.HasField("current") and w.session.mode == mode]
-            if asking:
-                proposals = self._propose(asking, sampler, response.timings)
-                for item, ids in zip(asking, proposals, strict=True):
-                    item.session.last_result.proposals.ids.extend(ids[: item.step.draft_tokens])
+            item.session.last_result.proposals.ids.extend(ids[: item.step.draft_tokens])
         response.results.extend(item.session.last_result for item in work)
-
-    def _propose(
-        self,
-        asking: list[Work],
-        sampler: DFlashSampler | DominoSampler,
-        timings: draft_pb2.DraftTimings,
-    ) -> list[list[int]]:
-        """Runs the blocks [current, mask, ...] and the rollout; one list of ids per item."""
-        config = self._model.config
-        began = time.monotonic_ns()
-        spans = [
-            Span(start=w.session.kv_len, count=config.block_size, pages=w.session.pages)
-            for w in asking
-        ]
-        current = torch.tensor([w.step.current for w in asking], device=self._model.device)
-        blocks = current.new_full((len(asking), config.block_size), config.mask_token_id)
-        blocks[:, 0] = current
-        hidden = self._model.forward(blocks.flatten(), self._batch(spans), self._kv)
-        hidden = hidden.view(len(asking), config.block_size, -1)
-        rolled = time.monotonic_ns()
-        timings.backbone_ns += rolled - began
-        first = 0 if config.shift_label else 1
-        count = max(w.step.draft_tokens for w in asking)
-        ids: list[list[int]] = sampler.propose(hidden[:, first : first + count], current).tolist()
-        timings.rollout_ns += time.monotonic_ns() - rolled
-        return ids
-
-    def _batch(self, spans: list[Span]) -> Batch:
-        return Batch(spans, self._kv.page_size, self._model.device)
 
 
 def _num_rows(step: draft_pb2.SessionStep) -> int:

@@ -11,6 +11,7 @@ from domino_kernels.native.pool import use_threads
 from domino_serve.v1 import draft_pb2, verify_pb2
 from draft_service.config import DraftServiceConfig
 from draft_service.engine import DraftEngine
+from draft_service.executor import Executor
 from draft_service.model import DraftModel
 from draft_service.rollout import make_samplers
 from draft_service.seats import Seats
@@ -74,7 +75,7 @@ def load(config: DraftServiceConfig) -> Loaded:
         max_sessions=config.max_sessions,
         ttl_s=config.ticket_ttl_s,
     )
-    engine = DraftEngine(model, samplers, kv, seats, max_rows=config.max_rows)
+    engine = DraftEngine(Executor(model, samplers, kv), seats, max_rows=config.max_rows)
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size
     )

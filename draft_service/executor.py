@@ -1,0 +1,116 @@
+"""One pass of the draft: appended rows and current tokens in, proposals out; owns the draft KV."""
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from domino_kernels.attention import Batch, Span
+from domino_kernels.paged_kv import PagedKV
+from domino_serve.v1 import draft_pb2
+from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.model import DraftModel
+from draft_service.rollout import DFlashSampler, DominoSampler
+from serving.draft_config import DraftConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One session's part of a pass.
+
+    start: positions that have context KV; rows: its new ones among the pass's rows, stored from
+    there on. current: the token to draft `draft_tokens` proposals from; None only appends.
+    """
+
+    mode: spec.Mode.ValueType
+    pages: Sequence[int]
+    start: int
+    rows: slice
+    current: int | None
+    draft_tokens: int
+
+    @property
+    def num_rows(self) -> int:
+        """New rows."""
+        return self.rows.stop - self.rows.start  # type: ignore[no-any-return]
+
+    @property
+    def end(self) -> int:
+        """Positions that have context KV after the pass."""
+        return self.start + self.num_rows
+
+
+class Executor:
+    """The draft network and its samplers through torch, or the kernels of domino_kernels.native."""
+
+    def __init__(
+        self,
+        model: DraftModel,
+        samplers: tuple[DFlashSampler, DominoSampler | None],
+        kv: PagedKV,
+    ) -> None:
+        self._model, self._kv = model, kv
+        self._samplers: dict[spec.Mode.ValueType, DFlashSampler | DominoSampler] = {
+            spec.MODE_DFLASH: samplers[0]
+        }
+        if samplers[1]:
+            self._samplers[spec.MODE_DOMINO] = samplers[1]
+
+    @property
+    def config(self) -> DraftConfig:
+        """The draft's."""
+        return self._model.config
+
+    @property
+    def modes(self) -> Collection[spec.Mode.ValueType]:
+        """What this checkpoint can run."""
+        return self._samplers.keys()
+
+    @torch.inference_mode()
+    def run(
+        self, parts: Sequence[Part], rows: Tensor | None, timings: draft_pb2.DraftTimings
+    ) -> list[list[int]]:
+        """rows [n, hidden] -> each part's proposals: at least as many as it asks for, or none."""
+        began = time.monotonic_ns()
+        appending = [part for part in parts if part.num_rows]
+        if rows is not None and appending:
+            spans = [Span(start=p.start, count=p.num_rows, pages=p.pages) for p in appending]
+            taken = torch.cat([rows[p.rows] for p in appending]).to(self._model.device)
+            self._model.append(taken, self._batch(spans), self._kv)
+        timings.append_ns = time.monotonic_ns() - began
+        proposals: list[list[int]] = [[] for _ in parts]
+        for mode, sampler in self._samplers.items():
+            asking = [i for i, p in enumerate(parts) if p.current is not None and p.mode == mode]
+            if asking:
+                found = self._propose([parts[i] for i in asking], sampler, timings)
+                for i, ids in zip(asking, found, strict=True):
+                    proposals[i] = ids
+        return proposals
+
+    def _propose(
+        self,
+        asking: Sequence[Part],
+        sampler: DFlashSampler | DominoSampler,
+        timings: draft_pb2.DraftTimings,
+    ) -> list[list[int]]:
+        """Runs the blocks [current, mask, ...] and the rollout; one list of ids per part."""
+        config = self._model.config
+        began = time.monotonic_ns()
+        spans = [Span(start=p.end, count=config.block_size, pages=p.pages) for p in asking]
+        current = torch.tensor([p.current for p in asking], device=self._model.device)
+        blocks = current.new_full((len(asking), config.block_size), config.mask_token_id)
+        blocks[:, 0] = current
+        hidden = self._model.forward(blocks.flatten(), self._batch(spans), self._kv)
+        hidden = hidden.view(len(asking), config.block_size, -1)
+        rolled = time.monotonic_ns()
+        timings.backbone_ns += rolled - began
+        first = 0 if config.shift_label else 1
+        count = max(p.draft_tokens for p in asking)
+        ids: list[list[int]] = sampler.propose(hidden[:, first : first + count], current).tolist()
+        timings.rollout_ns += time.monotonic_ns() - rolled
+        return ids
+
+    def _batch(self, spans: list[Span]) -> Batch:
+        return Batch(spans, self._kv.page_size, self._model.device)

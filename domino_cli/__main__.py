@@ -10,7 +10,17 @@ import sys
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 
-from domino_cli import bench, data, demo, generate, inspect_checkpoint, models, train, up
+from domino_cli import (
+    bench,
+    data,
+    demo,
+    generate,
+    inspect_checkpoint,
+    models,
+    train,
+    up,
+    update_draft,
+)
 from domino_cli.errors import CommandError
 from serving.errors import BadRequest, ServingError
 
@@ -22,6 +32,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "inspect": (inspect_checkpoint, "show what is understood of a checkpoint"),
     "data": (data, "prepare text for training a draft"),
     "train": (train, "train a draft, or go on with a run"),
+    "update-draft": (update_draft, "serve a new draft checkpoint without a restart"),
     "bench": (bench, "measure speed on this machine"),
 }
 

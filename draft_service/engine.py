@@ -15,6 +15,8 @@ from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.checks import Refusal, check_step
 from draft_service.executor import Executor, Part
+from draft_service.model import DraftModel
+from draft_service.rollout import Samplers
 from draft_service.seats import Seats, Session
 from serving.contract import mode_name
 from serving.errors import BadRequest
@@ -47,6 +49,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.sessions: dict[int, Session] = {}
+        self.context_id: int | None = None  # of the weights that made their KV
 
 
 class DraftEngine:
@@ -55,7 +58,7 @@ class DraftEngine:
     def __init__(self, executor: Executor, seats: Seats, *, max_rows: int) -> None:
         self._executor, self._seats, self._max_rows = executor, seats, max_rows
         self._lock = threading.Lock()
-        self.context_id = secrets.randbits(CONTEXT_BITS)  # of this process and these weights
+        self.context_id = secrets.randbits(CONTEXT_BITS)  # of this process and its weights
 
     def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
         """A ticket for one session; raises BadRequest (mode it cannot run) or Overloaded (full)."""
@@ -83,6 +86,9 @@ class DraftEngine:
         with self._lock, torch.inference_mode():
             response = draft_pb2.StepResponse(sequence_number=request.sequence_number)
             response.timings.queue_ns = time.monotonic_ns() - asked
+            if stream.context_id != self.context_id:
+                self.close(stream)
+                stream.context_id = self.context_id
             self._open(stream, request, response)
             work = self._admit(stream, request, rows, response)
             self._run(work, rows, response)
@@ -90,6 +96,14 @@ class DraftEngine:
                 if session := stream.sessions.pop(number, None):
                     self._seats.close(session)
             return response
+
+    def replace(self, model: DraftModel, samplers: Samplers) -> int:
+        """Drafts with other weights of the same shape from the next step on, which ends all
+        sessions; the new context_id."""
+        with self._lock:
+            self._executor = self._executor.replaced(model, samplers)
+            self.context_id = secrets.randbits(CONTEXT_BITS)
+            return self.context_id
 
     def close(self, stream: Stream) -> None:
         """Frees every session of a stream that ended; none of its steps may be running."""

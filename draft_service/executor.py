@@ -12,7 +12,7 @@ from domino_kernels.paged_kv import PagedKV
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.model import DraftModel
-from draft_service.rollout import DFlashSampler, DominoSampler
+from draft_service.rollout import DFlashSampler, DominoSampler, Samplers
 from serving.draft_config import DraftConfig
 
 
@@ -48,7 +48,7 @@ class Executor:
     def __init__(
         self,
         model: DraftModel,
-        samplers: tuple[DFlashSampler, DominoSampler | None],
+        samplers: Samplers,
         kv: PagedKV,
     ) -> None:
         self._model, self._kv = model, kv
@@ -57,6 +57,10 @@ class Executor:
         }
         if samplers[1]:
             self._samplers[spec.MODE_DOMINO] = samplers[1]
+
+    def replaced(self, model: DraftModel, samplers: Samplers) -> "Executor":
+        """The same KV, whose content is void, with the weights of another draft of this shape."""
+        return Executor(model, samplers, self._kv)
 
     @property
     def config(self) -> DraftConfig:

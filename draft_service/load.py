@@ -4,6 +4,7 @@ import logging
 import time
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -13,12 +14,14 @@ from draft_service.config import DraftServiceConfig
 from draft_service.engine import DraftEngine
 from draft_service.executor import Executor
 from draft_service.model import DraftModel
-from draft_service.rollout import make_samplers
+from draft_service.rollout import Samplers, make_samplers
 from draft_service.seats import Seats
 from draft_service.self_test import reference_rows
-from draft_service.tables import read_tables
+from draft_service.tables import Tables, read_tables
+from serving.checkpoint import Checkpoint
 from serving.contract import CONTRACT_VERSION
 from serving.device import open_device, sized_by
+from serving.draft_config import DraftConfig
 from serving.draft_format import open_draft
 from serving.fingerprint import draft_fingerprint, target_fingerprint
 from serving.options import OptionError
@@ -31,16 +34,82 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """A draft checkpoint as it is served.
+
+    self_test: the rows [n, hidden] expected of a verify service, float32. fc [hidden, K * hidden],
+    norm [hidden]: the projection, which verify services run.
+    """
+
+    checkpoint: Checkpoint
+    draft: DraftConfig
+    tables: Tables
+    model: DraftModel
+    samplers: Samplers
+    self_test: torch.Tensor
+    fc: torch.Tensor
+    norm: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """An engine, the target it belongs to, and what it answers to a handshake.
 
-    self_test: the rows [n, hidden] it expects of a verify service, float32.
+    served: content hashes of the drafts that were loaded before this one.
     """
 
+    config: DraftServiceConfig
     engine: DraftEngine
     target: verify_pb2.TargetFingerprint
     hello: draft_pb2.HandshakeResponse
-    self_test: torch.Tensor
+    weights: Weights
+    served: tuple[str, ...] = ()
+
+    @property
+    def self_test(self) -> torch.Tensor:
+        """The rows [n, hidden] it expects of a verify service, float32."""
+        return self.weights.self_test
+
+
+def read_weights(
+    config: DraftServiceConfig, folder: Path, loaded: Weights | None = None
+) -> Weights:
+    """A draft and, of the target, the embedding and the head; `loaded` has them already.
+
+    Raises CheckpointError or OptionError naming what does not fit.
+    """
+    dtype, device = DTYPES[config.dtype], open_device(config.device)
+    target, target_config = open_target(config.target)
+    checkpoint, draft = open_draft(folder, target_config, tokenizer=config.target)
+    log_plan(log, "draft", checkpoint.name, draft)
+    if config.domino_candidates and draft.domino is None:
+        remedy = "needs a draft with a Domino head; leave it out for this one"
+        raise OptionError("domino_candidates", config.domino_candidates, remedy)
+    own = draft.own_embedding or draft.own_head
+    tables = None if own or loaded is None else loaded.tables
+    tables = tables or read_tables(
+        draft, checkpoint, target_config, target, dtype=dtype, device=device
+    )
+    pages = -(-config.kv_tokens // config.page_size)
+    model = DraftModel(
+        draft,
+        checkpoint,
+        tables.embedding,
+        max_positions=min(draft.max_context, pages * config.page_size),
+        dtype=dtype,
+    )
+    hidden, taps = draft.hidden_size, len(draft.target_layer_ids)
+    block = self_test_block(target, target_config, taps)
+    return Weights(
+        checkpoint=checkpoint,
+        draft=draft,
+        tables=tables,
+        model=model,
+        samplers=make_samplers(draft, checkpoint, tables, config.domino_candidates),
+        self_test=reference_rows(draft, checkpoint, block),
+        fc=checkpoint.tensor("fc.weight", (hidden, taps * hidden), dtype),
+        norm=checkpoint.tensor("hidden_norm.weight", (hidden,), dtype),
+    )
 
 
 def load(config: DraftServiceConfig) -> Loaded:
@@ -49,46 +118,32 @@ def load(config: DraftServiceConfig) -> Loaded:
     dtype, device = DTYPES[config.dtype], open_device(config.device)
     use_threads(config.threads, native=dtype == torch.float32 and device.type == "cpu")
     target, target_config = open_target(config.target)
-    checkpoint, draft_config = open_draft(config.draft, target_config, tokenizer=config.target)
-    log_plan(log, "draft", checkpoint.name, draft_config)
-    if config.domino_candidates and draft_config.domino is None:
-        remedy = "needs a draft with a Domino head; leave it out for this one"
-        raise OptionError("domino_candidates", config.domino_candidates, remedy)
-    tables = read_tables(
-        draft_config, checkpoint, target_config, target, dtype=dtype, device=device
-    )
+    weights = read_weights(config, config.draft)
     pages = -(-config.kv_tokens // config.page_size)
-    model = DraftModel(
-        draft_config,
-        checkpoint,
-        tables.embedding,
-        max_positions=min(draft_config.max_context, pages * config.page_size),
-        dtype=dtype,
-    )
-    samplers = make_samplers(draft_config, checkpoint, tables, config.domino_candidates)
     with sized_by("kv_tokens", config.kv_tokens):
-        kv = model.new_kv(pages, config.page_size)
-    block = self_test_block(target, target_config, len(draft_config.target_layer_ids))
+        kv = weights.model.new_kv(pages, config.page_size)
     seats = Seats(
         pages=pages,
         page_size=config.page_size,
         max_sessions=config.max_sessions,
         ttl_s=config.ticket_ttl_s,
     )
-    engine = DraftEngine(Executor(model, samplers, kv), seats, max_rows=config.max_rows)
+    executor = Executor(weights.model, weights.samplers, kv)
+    engine = DraftEngine(executor, seats, max_rows=config.max_rows)
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size
     )
     return Loaded(
+        config=config,
         engine=engine,
         target=target_fingerprint(target, target_config, config.dtype),
         hello=draft_pb2.HandshakeResponse(
             contract_version=CONTRACT_VERSION,
-            draft=draft_fingerprint(checkpoint, draft_config),
+            draft=draft_fingerprint(weights.checkpoint, weights.draft),
             incarnation=uuid.uuid4().hex,
             max_sessions=config.max_sessions,
             max_rows=config.max_rows,
             context_id=engine.context_id,
         ),
-        self_test=reference_rows(draft_config, checkpoint, block),
+        weights=weights,
     )

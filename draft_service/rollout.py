@@ -153,9 +153,12 @@ class _Pool:
         return self._ids.gather(1, best[:, None]).squeeze(1)
 
 
+Samplers = tuple[DFlashSampler, DominoSampler | None]
+
+
 def make_samplers(
     config: DraftConfig, checkpoint: Checkpoint, tables: Tables, candidates: int
-) -> tuple[DFlashSampler, DominoSampler | None]:
+) -> Samplers:
     """The samplers this checkpoint can run: DFlash always, Domino when it has the head."""
     embedding, lm_head = tables.embedding, tables.lm_head
     dflash = DFlashSampler(lm_head, tables.target_ids)

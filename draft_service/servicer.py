@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import grpc
 import torch
@@ -82,9 +83,33 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             self._engine.close(stream)
 
     def end_streams(self) -> None:
-        """Ends every stream, for a drain: verify services go on without this draft."""
+        """Ends every stream, for a drain or an update: verify services go on without this draft."""
         with self._peers_lock:
             for context in self._peers:
+    def UpdateDraftWeights(
+        self, request: draft_pb2.UpdateDraftWeightsRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.UpdateDraftWeightsResponse:
+        with guard(context), self._updating:
+            self._check_open()
+            before = self._loaded.hello.draft
+            weights = read_update(self._loaded, Path(request.folder))
+            changed = weights.checkpoint.content_hash() != before.content_hash
+            if changed:
+                self._loaded = swap(self._loaded, weights)
+                self.end_streams()
+                log.info("draft %s replaces %s", weights.checkpoint.name, before.name)
+            hello = self._loaded.hello
+            return draft_pb2.UpdateDraftWeightsResponse(
+                draft=hello.draft, context_id=hello.context_id, changed=changed
+            )
+
+    def GetProjection(
+        self, request: draft_pb2.GetProjectionRequest, context: grpc.ServicerContext
+    ) -> Iterator[draft_pb2.GetProjectionResponse]:
+        with guard(context):
+            self._check_open()
+            yield from projection_parts(self._loaded)
+
                 context.cancel()
 
     def _check_open(self) -> None:

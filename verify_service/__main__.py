@@ -31,7 +31,7 @@ def main() -> int:
 
     compute = ComputeThread("verify-engine")
     loaded = compute.run(lambda: load(config))
-    links = DraftLinks(loaded.hello)
+    links = DraftLinks(loaded.hello, follow=loaded.updates.follow if loaded.updates else None)
     servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
     loaded.engine.start(on_failure=server.fail, compute=compute)

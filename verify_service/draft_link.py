@@ -21,6 +21,10 @@ from serving.tensors import DTYPES, to_message
 MAX_ROW_BYTES = 16 << 20  # of one message, far from gRPC's limit
 
 
+class DraftUpdated(Exception):
+    """A handshake was answered with a newer draft than the one it named."""
+
+
 class DraftLink(Protocol):
     """Sends steps to a draft and receives its answers, strictly in turn."""
 
@@ -53,7 +57,10 @@ class GrpcDraftLink:
     """DraftService.Step over gRPC, rows inline."""
 
     def __init__(self, address: str, hello: draft_pb2.HandshakeRequest, timeout_s: float) -> None:
-        """Connects; raises Mismatch, ContractMismatch (not one of ours) or DraftUnavailable."""
+        """Connects; raises Mismatch, ContractMismatch (not one of ours) or DraftUnavailable.
+
+        DraftUpdated: the draft there is newer than the one `hello` names.
+        """
         self._peer, self.alive = f"draft service {address}", True
         self._channel = channel(address)
         stub = draft_pb2_grpc.DraftServiceStub(self._channel)
@@ -62,6 +69,9 @@ class GrpcDraftLink:
         except grpc.RpcError as error:
             self._channel.close()
             raise self._refusal(error) from None
+        if answer.draft.content_hash != hello.draft.content_hash:
+            self._channel.close()
+            raise DraftUpdated
         row_bytes = hello.target.hidden_size * DTYPES[hello.target.dtype].itemsize
         self.max_rows = min(int(answer.max_rows), MAX_ROW_BYTES // row_bytes)
         self.context_id, self.late_answers = answer.context_id, 0

@@ -2,14 +2,18 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from domino_serve.v1 import draft_pb2
-from serving.errors import DraftUnavailable
-from verify_service.draft_link import DraftLink, GrpcDraftLink
+from serving.errors import DraftUnavailable, Mismatch
+from verify_service.draft_link import DraftLink, DraftUpdated, GrpcDraftLink
 
 CONNECT_S = 2.0  # what a request waits for a draft service before it runs plain
 RETRY_S = 1.0  # between attempts, so that requests do not queue for a draft that is away
+
+# Takes over the projection of the draft at an address; the handshake request from then on.
+Follow = Callable[[str, draft_pb2.HandshakeRequest], draft_pb2.HandshakeRequest]
 
 
 @dataclass(slots=True)
@@ -22,9 +26,16 @@ class _Place:
 class DraftLinks:
     """Links by address; safe from any thread."""
 
-    def __init__(self, hello: draft_pb2.HandshakeRequest, timeout_s: float = CONNECT_S) -> None:
+    def __init__(
+        self,
+        hello: draft_pb2.HandshakeRequest,
+        timeout_s: float = CONNECT_S,
+        follow: Follow | None = None,
+    ) -> None:
         """`hello` goes to every draft service first."""
-        self._hello, self._timeout_s = hello, timeout_s
+        self._hello, self._timeout_s, self._follow = hello, timeout_s, follow
+        self._followed = False
+        self._following = threading.Lock()
         self._places: dict[str, _Place] = {}
         self._lock = threading.Lock()
 
@@ -53,7 +64,36 @@ class DraftLinks:
         if time.monotonic() < place.retry_at:
             raise DraftUnavailable(f"draft service {address}", "was away a moment ago")
         try:
-            return GrpcDraftLink(address, self._hello, self._timeout_s)
+            return self._newest(address)
+        except DraftUpdated:
+            reason = "was updated again"
         except DraftUnavailable:
             place.retry_at = time.monotonic() + RETRY_S
             raise
+        except Mismatch as error:
+            if not self._followed:
+                raise
+            reason = f"has another draft than the one updated to: {error}"  # until it is updated
+        place.retry_at = time.monotonic() + RETRY_S
+        raise DraftUnavailable(f"draft service {address}", reason)
+
+    def _newest(self, address: str) -> DraftLink:
+        """A link, once this side has the projection of the draft that is there."""
+        hello = self._hello
+        try:
+            return self._connected(address, hello)
+        except DraftUpdated:
+            if self._follow is None:
+                raise
+        with self._following:
+            if self._hello is hello:
+                self._hello, self._followed = self._follow(address, hello), True
+                self.close()  # rows are another projection's from here on
+        return self._connected(address, self._hello)
+
+    def _connected(self, address: str, hello: draft_pb2.HandshakeRequest) -> DraftLink:
+        link = GrpcDraftLink(address, hello, self._timeout_s)
+        if hello is self._hello:
+            return link
+        link.close()
+        raise DraftUpdated

@@ -7,7 +7,8 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from concurrent.futures import Future
+from typing import TypeAlias, TypeVar
 
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.compute_thread import ComputeThread
@@ -22,6 +23,8 @@ from verify_service.timeline import StepClock, Timeline
 
 Outcome: TypeAlias = "spec.FinishReason.ValueType | InternalError"
 
+T = TypeVar("T")
+JOB_S = 60.0  # a job between steps waits no longer, should the engine have ended
 LATE_POLL_S = 0.1  # between looks for a late draft's answer while nothing runs
 
 log = logging.getLogger(__name__)
@@ -100,6 +103,19 @@ class Engine:
         if sequence:
             self._commands.put(lambda: self._finish(sequence, spec.FINISH_REASON_ABORT))
         return sequence is not None
+
+    def between_steps(self, job: Callable[[], T]) -> T:
+        """Runs a job in the engine's thread while no step runs; what it returns or raises."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(job())
+            except Exception as error:
+                future.set_exception(error)
+
+        self._commands.put(run)
+        return future.result(JOB_S)
 
     def num_live(self) -> int:
         """Requests running and waiting."""

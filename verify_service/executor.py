@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from domino_kernels.attention import Batch, Span
-from verify_service.choice import choose
+from verify_service.choice import choose, finite
 from verify_service.projection import FeatureProjection
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen, Sequence
@@ -40,8 +40,19 @@ class Executor:
             for w, rows in zip(work, batch.rows, strict=True)
             for row in range(rows.stop - w.choices, rows.stop)
         ]
-        last = [rows.stop - 1 for rows in batch.rows]
-        return choose(self._target.logits(x[chosen]), work, x[last])
+        sound = finite(x[[rows.stop - 1 for rows in batch.rows]])
+        return choose(self._target.logits(x[chosen]), work, sound, self._target.vocabulary)
+
+    def replace_projection(self, fc: Tensor, norm: Tensor) -> None:
+        """Rows of later positions are the projection's of another draft of the same shape."""
+        assert self._projection, "a draft is followed only where one was given"
+        self._projection = self._projection.replaced(fc, norm)
+
+    @torch.inference_mode()
+    def project(self, taps: list[Tensor]) -> Tensor:
+        """K tensors [n, hidden] -> rows [n, hidden]."""
+        assert self._projection, "rows are asked for only where a draft was given"
+        return self._projection(taps)
 
     def clear(self, pages: list[int]) -> None:
         """Zeroes the KV of pages: 0 x NaN would reach the sequence that gets them next."""

@@ -5,7 +5,9 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from domino_kernels.norm import rms_norm
 from verify_service.choice import choose
 from verify_service.executor import Executor
 from verify_service.gpu_rows import ragged_rows
@@ -82,6 +84,20 @@ class GpuExecutor(Executor):
 
     def rows(self, sequence: Sequence, start: int, end: int) -> Tensor:
         """Projected rows of positions start..end-1: [end - start, hidden]."""
+    @torch.inference_mode()
+    def replace_projection(self, fc: Tensor, norm: Tensor) -> None:
+        projection = self._gpu.projection
+        assert projection, "a draft is followed only where one was given"
+        projection.fc.weight.copy_(fc)  # in place: the graphs read this memory
+        projection.norm.copy_(norm)
+
+    @torch.inference_mode()
+    def project(self, taps: list[Tensor]) -> Tensor:
+        projection = self._gpu.projection
+        assert projection, "rows are asked for only where a draft was given"
+        rows = F.linear(torch.cat(taps, -1), projection.fc.weight)
+        return rms_norm(rows, projection.norm, projection.eps)
+
         assert self._table is not None, "rows are asked for only where a draft was given"
         positions = torch.arange(start, end, device=self._table.device)
         pages = torch.tensor(sequence.pages, device=self._table.device)

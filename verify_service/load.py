@@ -19,6 +19,7 @@ from serving.self_test import self_test_block
 from serving.target_config import open_target
 from serving.tensors import DTYPES, to_message
 from verify_service.config import VerifyConfig
+from verify_service.draft_update import DraftUpdates
 from verify_service.drafting import Drafting
 from verify_service.engine import Engine
 from verify_service.executor import Executor
@@ -42,6 +43,7 @@ class Loaded:
     info: verify_pb2.GetTargetResponse
     draft: DraftConfig | None
     hello: draft_pb2.HandshakeRequest
+    updates: DraftUpdates | None
 
 
 def load(config: VerifyConfig) -> Loaded:
@@ -52,6 +54,7 @@ def load(config: VerifyConfig) -> Loaded:
     checkpoint, target_config = open_target(config.target)
     log_plan(log, "target", checkpoint.name, target_config)
     draft, projection, self_test, draft_checkpoint = None, None, None, None
+    block: list[torch.Tensor] = []
     info = verify_pb2.GetTargetResponse(
         target=target_fingerprint(checkpoint, target_config, config.dtype),
         max_context=target_config.max_context,
@@ -62,8 +65,9 @@ def load(config: VerifyConfig) -> Loaded:
         draft_checkpoint, draft = open_draft(config.draft, target_config, tokenizer=config.target)
         log_plan(log, "draft", draft_checkpoint.name, draft)
         projection = FeatureProjection(draft, draft_checkpoint, dtype=dtype, device=device)
-        block = self_test_block(checkpoint, target_config, len(draft.target_layer_ids))
-        self_test = to_message(projection([tap.to(device, dtype) for tap in block]))
+        test = self_test_block(checkpoint, target_config, len(draft.target_layer_ids))
+        block = [tap.to(device, dtype) for tap in test]
+        self_test = to_message(projection(block))
         info.draft.CopyFrom(draft_fingerprint(draft_checkpoint, draft))
         info.default_draft_tokens = _width(config, draft, device) - 1
     executor: Executor
@@ -115,8 +119,10 @@ def load(config: VerifyConfig) -> Loaded:
         draft=info.draft,
         synthetic_acceptance=info.synthetic_acceptance,
         self_test_rows=self_test,
+        follows_updates=draft is not None,
     )
-    return Loaded(engine=engine, info=info, draft=draft, hello=hello)
+    updates = DraftUpdates(engine, executor, block) if draft else None
+    return Loaded(engine=engine, info=info, draft=draft, hello=hello, updates=updates)
 
 
 def _width(config: VerifyConfig, draft: DraftConfig, device: torch.device) -> int:

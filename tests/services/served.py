@@ -92,7 +92,7 @@ def serve_verify(
     config = VerifyConfig(target=target, draft=draft, **values)  # type: ignore[arg-type]
     server = Server("verify", host="127.0.0.1", port=0, grace_s=10, max_workers=32)
     loaded = verify_service.load.load(config)
-    links = DraftLinks(loaded.hello)
+    links = DraftLinks(loaded.hello, follow=loaded.updates.follow if loaded.updates else None)
     servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
     loaded.engine.start()

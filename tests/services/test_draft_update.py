@@ -1,0 +1,187 @@
+"""A running draft service takes another checkpoint: exact output throughout, no restart."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from domino_cli.__main__ import main
+from domino_serve.v1 import draft_pb2
+from domino_serve.v1 import speculation_pb2 as spec
+from serving.errors import BadRequest, Mismatch, from_rpc_error
+from tests.recorded_models import DFLASH, DOMINO_SHIFT, PROMPTS
+from tests.services.checkpoints import draft_copy
+from tests.services.requests import generate, seat, start
+from tests.services.served import Draft, Verify, join_readers, serve_draft, serve_verify
+
+NEW = 60
+
+
+def other_weights(folder: Path) -> Path:
+    """The recorded draft with every matrix another: same shape, useless proposals."""
+    generator = torch.Generator().manual_seed(5)
+    stored = load_file(DOMINO_SHIFT / "model.safetensors")
+    made: dict[str, Tensor | None] = {
+        name: (torch.randn(t.shape, generator=generator) * 0.1).to(t.dtype)
+        for name, t in stored.items()
+        if t.dim() > 1
+    }
+    return draft_copy(folder, tensors=made)
+
+
+def update(draft: Draft, folder: Path) -> draft_pb2.UpdateDraftWeightsResponse:
+    request = draft_pb2.UpdateDraftWeightsRequest(folder=str(folder))
+    return draft.stub.UpdateDraftWeights(request, timeout=60)
+
+
+def drafted(verify: Verify, draft: Draft) -> list[tuple[list[int], spec.SpeculationStats]]:
+    """Every prompt's answer and what speculation did."""
+    found = []
+    for prompt in PROMPTS:
+        ids, done = generate(verify.stub, prompt, NEW, seat(draft.stub, draft.address))
+        found.append((ids, done.speculation))
+    return found
+
+
+@contextmanager
+def load(verify: Verify, draft: Draft, expected: list[list[int]]) -> Iterator[list[str]]:
+    """Requests one after another on three threads; what went wrong, and at least one each."""
+    wrong: list[str] = []
+    over = threading.Event()
+
+    def ask(number: int) -> None:
+        while True:
+            index = number % len(PROMPTS)
+            place = seat(draft.stub, draft.address)
+            ids, _ = generate(verify.stub, PROMPTS[index], NEW, place)
+            if ids != expected[index]:
+                wrong.append(f"prompt {index}: {ids}")
+            if over.is_set():
+                return
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield wrong
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_an_update_under_load(tmp_path: Path) -> None:
+    """Rows of the old projection in the new draft, or proposals of it for old rows, would draft
+    worse for ever; anything that changes a token is worse."""
+    with serve_verify() as verify, serve_draft() as draft:
+        expected = [generate(verify.stub, prompt, NEW)[0] for prompt in PROMPTS]
+        fresh = drafted(verify, draft)
+    poor = other_weights(tmp_path)
+    with serve_draft(poor) as draft, serve_verify(poor) as verify:
+        before = drafted(verify, draft)
+        context = draft.loaded.hello.context_id
+        with load(verify, draft, expected) as wrong:
+            answer = update(draft, DOMINO_SHIFT)
+            again = update(draft, DOMINO_SHIFT)
+        assert wrong == []
+        after = drafted(verify, draft)
+    assert answer.changed and answer.context_id != context
+    assert (again.changed, again.context_id) == (False, answer.context_id)
+    assert [ids for ids, _ in after] == [ids for ids, _ in before] == expected
+    steps = [[s.verify_steps for _, s in run] for run in (before, after, fresh)]
+    assert steps[1] == steps[2], "the updated pair drafts unlike a pair started with this draft"
+    assert sum(steps[0]) > sum(steps[2]), "both drafts are as good, nothing tested"
+
+
+def test_a_request_in_the_middle_goes_on_plainly(tmp_path: Path) -> None:
+    """Its draft KV is of the old weights; a mix of both drafts badly without any sign."""
+    with serve_draft() as draft, serve_verify() as verify:
+        expected = generate(verify.stub, PROMPTS[0], 400)[0]
+        call = start(verify.stub, PROMPTS[0], 400, seat(draft.stub, draft.address))
+        call.read(3)
+        update(draft, other_weights(tmp_path))
+        ids, done = call.finish()
+        assert ids == expected
+        assert done.speculation.plain_steps > 0
+        assert verify.engine.idle.wait(60)
+        ids, done = generate(verify.stub, PROMPTS[0], NEW, seat(draft.stub, draft.address))
+        assert (ids, done.speculation.proposed_tokens > 0) == (expected[:NEW], True)
+
+
+def broken(folder: Path, kind: str) -> Path:
+    if kind == "missing":
+        return folder / "nowhere"
+    if kind == "headless":
+        return DFLASH
+    if kind == "shape":
+        return draft_copy(folder, nested={"mask_token_id": 251})
+    norm = load_file(DOMINO_SHIFT / "model.safetensors")["norm.weight"]
+    return draft_copy(folder, tensors={"norm.weight": norm * torch.nan})
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("missing", "no such folder"),
+        ("headless", "loaded draft's is"),
+        ("shape", "mask_token_id is 251"),
+        ("nan", "norm.weight has NaN"),
+    ],
+)
+def test_a_bad_checkpoint_is_refused_and_the_old_one_serves(
+    tmp_path: Path, kind: str, reason: str
+) -> None:
+    """A typo in a folder's name must not cost the running service its draft."""
+    with serve_draft() as draft, serve_verify() as verify:
+        first = drafted(verify, draft)
+        with pytest.raises(grpc.RpcError) as caught:
+            update(draft, broken(tmp_path, kind))
+        error = from_rpc_error(caught.value)
+        assert isinstance(error, BadRequest) and error.field == "folder"
+        assert reason in str(error)
+        assert drafted(verify, draft)[0] == first[0]
+        assert [i for _, link in verify.links.items() if (i := link.alive)], "the stream ended"
+
+
+def test_two_drafts_of_one_verify_service(tmp_path: Path) -> None:
+    """Until the second draft is updated too its requests run plainly; none may fail."""
+    poor = other_weights(tmp_path)
+    with serve_draft(poor) as one, serve_draft(poor) as two, serve_verify(poor) as verify:
+        expected = [ids for ids, _ in drafted(verify, one)]
+        assert sum(s.proposed_tokens for _, s in drafted(verify, two)) > 0
+        update(one, DOMINO_SHIFT)
+        join_readers()
+        updated = drafted(verify, one)
+        behind = drafted(verify, two)
+        assert [ids for ids, _ in updated] == [ids for ids, _ in behind] == expected
+        assert all(s.mode == spec.MODE_AR for _, s in behind)
+        update(two, DOMINO_SHIFT)
+        # A link that was refused a moment ago is tried again after a while.
+        verify.links._places[two.address].retry_at = 0.0
+        level = drafted(verify, two)
+        assert [s.verify_steps for _, s in level] == [s.verify_steps for _, s in updated]
+
+
+def test_another_draft_is_still_refused(tmp_path: Path) -> None:
+    """Only drafts that were updated are followed: a wrong --draft must not go unnoticed."""
+    with serve_draft(other_weights(tmp_path)) as draft, serve_verify() as verify:
+        with pytest.raises(grpc.RpcError) as caught:
+            generate(verify.stub, PROMPTS[0], 5, seat(draft.stub, draft.address))
+        assert isinstance(from_rpc_error(caught.value), Mismatch)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a person types; a refusal names the folder's fault and exits with 2."""
+    with serve_draft() as draft:
+        command = ["update-draft", "--draft-address", draft.address, "--draft"]
+        assert main([*command, str(other_weights(tmp_path))]) == 0
+        assert json.loads(capsys.readouterr().out)["changed"]
+        assert main([*command, str(DFLASH)]) == 2
+        assert "restart the services" in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""Follows a draft that was updated: fetches its projection and puts it in place of the old one.
+
+Called by verify_service.draft_links when a handshake was answered with a newer draft. Output never
+depends on the projection, only acceptance does.
+"""
+
+import logging
+
+import grpc
+import torch
+from torch import Tensor
+
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc
+from serving.channel import channel
+from serving.errors import BadRequest, DraftUnavailable
+from serving.tensors import from_message, to_message
+from verify_service.engine import Engine
+from verify_service.executor import Executor
+
+FETCH_S = 60.0  # the projection of a large target is a few hundred MB
+
+log = logging.getLogger(__name__)
+
+
+class DraftUpdates:
+    """block: the self-test's taps, K tensors [n, hidden] as the executor takes them."""
+
+    def __init__(self, engine: Engine, executor: Executor, block: list[Tensor]) -> None:
+        self._engine, self._executor, self._block = engine, executor, block
+
+    def follow(self, address: str, hello: draft_pb2.HandshakeRequest) -> draft_pb2.HandshakeRequest:
+        """Installs the projection of the draft at `address`; what to say to it from then on.
+
+        Raises DraftUnavailable when the projection cannot be had or does not fit; the old one
+        stays then.
+        """
+        new, fc, norm = fetch(address, hello, taps=len(self._block), dtype=self._block[0].dtype)
+
+        def install() -> Tensor:
+            self._executor.replace_projection(fc, norm)
+            return self._executor.project(self._block)
+
+        rows = self._engine.between_steps(install)
+        new.self_test_rows.CopyFrom(to_message(rows))
+        log.info("took over the projection of draft %s from %s", new.draft.name, address)
+        return new
+
+
+def fetch(
+    address: str, hello: draft_pb2.HandshakeRequest, *, taps: int, dtype: torch.dtype
+) -> tuple[draft_pb2.HandshakeRequest, Tensor, Tensor]:
+    """The handshake request for the new draft, its fc and its norm."""
+    peer, hidden = f"draft service {address}", int(hello.target.hidden_size)
+    new, norm, rows = draft_pb2.HandshakeRequest(), None, []
+    new.CopyFrom(hello)
+    try:
+        with channel(address) as calls:
+            stub = draft_pb2_grpc.DraftServiceStub(calls)
+            for message in stub.GetProjection(draft_pb2.GetProjectionRequest(), timeout=FETCH_S):
+                part = message.WhichOneof("part")
+                if part == "draft":
+                    new.draft.CopyFrom(message.draft)
+                elif part == "norm":
+                    norm = from_message(message.norm, "norm", hidden, dtype)[0]
+                elif part == "fc_rows":
+                    rows.append(from_message(message.fc_rows, "fc_rows", taps * hidden, dtype))
+    except (grpc.RpcError, BadRequest) as error:
+        raise DraftUnavailable(peer, f"its projection cannot be had: {error}") from None
+    fc = torch.cat(rows) if rows else None
+    if norm is None or fc is None or len(fc) != hidden:
+        raise DraftUnavailable(peer, "its projection is incomplete")
+    return new, fc, norm

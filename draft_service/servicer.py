@@ -13,6 +13,7 @@ from domino_serve.v1 import draft_pb2, draft_pb2_grpc
 from draft_service.engine import Stream
 from draft_service.handshake import answer
 from draft_service.load import Loaded
+from draft_service.update import projection_parts, read_update, swap
 from serving.compute_thread import ComputeThread
 from serving.errors import Draining
 from serving.guard import guard
@@ -39,6 +40,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self._draining = draining
         self._peers: set[grpc.ServicerContext] = set()
         self._peers_lock = threading.Lock()
+        self._updating = threading.Lock()
 
     def Handshake(
         self, request: draft_pb2.HandshakeRequest, context: grpc.ServicerContext
@@ -82,10 +84,6 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
                 self._peers.remove(context)
             self._engine.close(stream)
 
-    def end_streams(self) -> None:
-        """Ends every stream, for a drain or an update: verify services go on without this draft."""
-        with self._peers_lock:
-            for context in self._peers:
     def UpdateDraftWeights(
         self, request: draft_pb2.UpdateDraftWeightsRequest, context: grpc.ServicerContext
     ) -> draft_pb2.UpdateDraftWeightsResponse:
@@ -110,6 +108,10 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             self._check_open()
             yield from projection_parts(self._loaded)
 
+    def end_streams(self) -> None:
+        """Ends every stream, for a drain or an update: verify services go on without this draft."""
+        with self._peers_lock:
+            for context in self._peers:
                 context.cancel()
 
     def _check_open(self) -> None:

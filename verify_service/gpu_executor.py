@@ -82,8 +82,6 @@ class GpuExecutor(Executor):
         last = normed[[end - 1 for end in ends]]
         return choose(self._gpu.logits(normed[asked]), work, last)
 
-    def rows(self, sequence: Sequence, start: int, end: int) -> Tensor:
-        """Projected rows of positions start..end-1: [end - start, hidden]."""
     @torch.inference_mode()
     def replace_projection(self, fc: Tensor, norm: Tensor) -> None:
         projection = self._gpu.projection
@@ -98,6 +96,8 @@ class GpuExecutor(Executor):
         rows = F.linear(torch.cat(taps, -1), projection.fc.weight)
         return rms_norm(rows, projection.norm, projection.eps)
 
+    def rows(self, sequence: Sequence, start: int, end: int) -> Tensor:
+        """Projected rows of positions start..end-1: [end - start, hidden]."""
         assert self._table is not None, "rows are asked for only where a draft was given"
         positions = torch.arange(start, end, device=self._table.device)
         pages = torch.tensor(sequence.pages, device=self._table.device)

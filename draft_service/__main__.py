@@ -19,7 +19,9 @@ def main() -> int:
         prog="python -m draft_service",
         description="Serves the draft model: block backbone and Domino rollout.",
     )
-    server = Server(SERVICE, host=config.host, port=config.port, grace_s=config.grace_s)
+    server = Server(
+        SERVICE, host=config.host, port=config.port, grace_s=config.grace_s, options=config
+    )
     # Torch takes seconds to import: a bad option or a taken port is told before.
     from draft_service.load import load
     from draft_service.servicer import DraftServicer

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Literal
 
 from serving.options import OptionError, check_seconds, field
+from serving.service_options import ServiceOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftServiceConfig:
+class DraftServiceConfig(ServiceOptions):
     """Command line and config file of `python -m draft_service`."""
 
     target: Path = field(help="folder of the target checkpoint; its embedding and head are used")
@@ -29,6 +30,7 @@ class DraftServiceConfig:
     grace_s: float = field(10.0, help="time running steps get after SIGTERM")
 
     def __post_init__(self) -> None:
+        ServiceOptions.__post_init__(self)
         if not 0 <= self.port <= 65535:
             raise OptionError("port", self.port, "must be in 0..65535")
         for name in ("max_sessions", "kv_tokens", "page_size", "max_rows"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from domino_kernels.paged_kv import PageAllocator
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.metrics import watch_seats
 from serving.errors import Overloaded
 
 
@@ -56,6 +57,12 @@ class Seats:
         self._lock = threading.Lock()
         self._reserved: dict[str, tuple[float, Session]] = {}
         self.num_open = 0
+        watch_seats(self)
+
+    @property
+    def num_reserved(self) -> int:
+        """Seats whose ticket waits to be opened, expired ones too until somebody looks."""
+        return len(self._reserved)
 
     def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
         """Takes a seat for `max_positions` positions and returns its ticket; raises Overloaded."""

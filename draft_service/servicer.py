@@ -13,6 +13,7 @@ from domino_serve.v1 import draft_pb2, draft_pb2_grpc
 from draft_service.engine import Stream
 from draft_service.handshake import answer
 from draft_service.load import Loaded
+from draft_service.metrics import count_step, watch_streams
 from draft_service.update import projection_parts, read_update, swap
 from serving.compute_thread import ComputeThread
 from serving.errors import Draining
@@ -40,6 +41,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self._draining = draining
         self._peers: set[grpc.ServicerContext] = set()
         self._peers_lock = threading.Lock()
+        watch_streams(self._peers)
         self._updating = threading.Lock()
 
     def Handshake(
@@ -122,7 +124,9 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         rows = None
         if request.HasField("rows"):
             rows = from_message(request.rows, "rows", self._hidden, self._dtype)
-        return self._compute.run(lambda: self._engine.step(stream, request, rows))
+        response = self._compute.run(lambda: self._engine.step(stream, request, rows))
+        count_step(request, response)
+        return response
 
 
 def _until_gone(requests: Iterator[draft_pb2.StepRequest]) -> Iterator[draft_pb2.StepRequest]:

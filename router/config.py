@@ -6,9 +6,12 @@ from pathlib import Path
 from serving.contract import ModeName
 from serving.options import OptionError, check_seconds, field
 
+from serving.service_options import ServiceOptions
+
+_DURATIONS = ("seat_timeout_s", "failover_s", "startup_timeout_s", "grace_s")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RouterConfig:
+class RouterConfig(ServiceOptions):
     target: Path = field(help="target's folder; its tokenizer.json and tokenizer_config.json")
     verify: str = field(help="host:port of the verify service")
     draft: str | None = field(None, help="host:port of the draft service; without one, plain")
@@ -36,5 +39,6 @@ class RouterConfig:
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")
         check_seconds(self, "seat_timeout_s", "startup_timeout_s", "grace_s", or_zero=True)
+        ServiceOptions.__post_init__(self)
         if self.draft is None and self.mode not in (None, "ar"):
             raise OptionError("mode", self.mode, "needs a draft service: give --draft")

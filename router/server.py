@@ -21,7 +21,9 @@ SERVICE = generate_pb2.DESCRIPTOR.services_by_name["GenerateService"].full_name
 @asynccontextmanager
 async def open_router(config: RouterConfig) -> AsyncIterator[AioServer]:
     """A started server, once the verify service answers; the draft may come and go."""
-    server = AioServer("router", host=config.host, port=config.port, grace_s=config.grace_s)
+    server = AioServer(
+        "router", host=config.host, port=config.port, grace_s=config.grace_s, options=config
+    )
     tokenizer = Tokenizer.load(config.target)
     # An unused channel connects to nothing, so one to nowhere stands in for a missing draft.
     async with (

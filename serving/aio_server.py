@@ -8,7 +8,10 @@ import grpc
 
 from serving.channel import SERVER_OPTIONS
 from serving.malformed import AioRefuseMalformed
+from serving.metrics import READY
+from serving.metrics_page import MetricsPage
 from serving.process import LIVENESS, READINESS, announce, bind
+from serving.service_options import DEFAULTS, ServiceOptions
 
 _log = logging.getLogger(__name__)
 
@@ -19,9 +22,18 @@ class AioServer:
     grace_s: time running calls get after the first signal.
     """
 
-    def __init__(self, service: str, *, host: str, port: int, grace_s: float) -> None:
+    def __init__(
+        self,
+        service: str,
+        *,
+        host: str,
+        port: int,
+        grace_s: float,
+        options: ServiceOptions = DEFAULTS,
+    ) -> None:
         self.grpc = grpc.aio.server(interceptors=[AioRefuseMalformed()], options=SERVER_OPTIONS)
         self.address = bind(self.grpc, host, port)
+        self._page = MetricsPage.open(host, options.metrics_port)
         self.draining = asyncio.Event()
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         self._service = service
@@ -59,12 +71,15 @@ class AioServer:
             await self.grpc.stop(None)
         second.cancel()
         await drain
+        if self._page:
+            self._page.close()
         return 0
 
     async def _set_ready(self, ready: bool) -> None:
         from grpc_health.v1.health_pb2 import HealthCheckResponse
 
         serving, not_serving = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
+        READY.set(ready)
         await self._health.set(LIVENESS, serving)
         for name in READINESS:
             await self._health.set(name, serving if ready else not_serving)

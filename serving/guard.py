@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from serving.errors import InternalError, ServingError, to_status
+from serving.metrics import REQUESTS_FAILED
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +33,8 @@ async def aio_guard(context: "grpc.aio.ServicerContext[Any, Any]") -> AsyncItera
 
 
 def _presentable(error: Exception) -> ServingError:
-    if isinstance(error, ServingError):
-        return error
-    _log.error("unexpected error in a handler", exc_info=error)
-    return InternalError()
+    if not isinstance(error, ServingError):
+        _log.error("unexpected error in a handler", exc_info=error)
+        error = InternalError()
+    REQUESTS_FAILED.inc(error.reason)
+    return error

@@ -13,7 +13,10 @@ import grpc
 
 from serving.channel import SERVER_OPTIONS
 from serving.malformed import RefuseMalformed
+from serving.metrics import READY
+from serving.metrics_page import MetricsPage
 from serving.process import LIVENESS, READINESS, announce, bind
+from serving.service_options import DEFAULTS, ServiceOptions
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +32,14 @@ class Server:
     """
 
     def __init__(
-        self, service: str, *, host: str, port: int, grace_s: float, max_workers: int = 64
+        self,
+        service: str,
+        *,
+        host: str,
+        port: int,
+        grace_s: float,
+        max_workers: int = 64,
+        options: ServiceOptions = DEFAULTS,
     ) -> None:
         self.grpc = grpc.server(
             ThreadPoolExecutor(max_workers, service),
@@ -37,6 +47,7 @@ class Server:
             options=SERVER_OPTIONS,
         )
         self.address = bind(self.grpc, host, port)
+        self._page = MetricsPage.open(host, options.metrics_port)
         self.draining = threading.Event()
         self._service = service
         self._grace_s = grace_s
@@ -79,6 +90,8 @@ class Server:
         self._set_ready(False)
         on_drain()
         self._drain()
+        if self._page:
+            self._page.close()
         return code or 0
 
     def _drain(self) -> None:
@@ -105,6 +118,7 @@ class Server:
         from grpc_health.v1.health_pb2 import HealthCheckResponse
 
         serving, not_serving = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
+        READY.set(ready)
         self._health.set(LIVENESS, serving)
         for name in READINESS:
             self._health.set(name, serving if ready else not_serving)

@@ -22,11 +22,17 @@ def main() -> int:
     )
     workers = config.max_sequences + config.max_waiting + SPARE_WORKERS
     server = Server(
-        SERVICE, host=config.host, port=config.port, grace_s=config.grace_s, max_workers=workers
+        SERVICE,
+        host=config.host,
+        port=config.port,
+        grace_s=config.grace_s,
+        max_workers=workers,
+        options=config,
     )
     # Torch takes seconds to import: a bad option or a taken port is told before.
     from verify_service.draft_links import DraftLinks
     from verify_service.load import load
+    from verify_service.metrics import watch
     from verify_service.servicer import VerifyServicer
 
     compute = ComputeThread("verify-engine")
@@ -34,6 +40,7 @@ def main() -> int:
     links = DraftLinks(loaded.hello, follow=loaded.updates.follow if loaded.updates else None)
     servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
+    watch(loaded.engine, links)
     loaded.engine.start(on_failure=server.fail, compute=compute)
     server.start(verify_pb2.DESCRIPTOR.services_by_name["VerifyService"].full_name)
     server.ready()

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from serving.options import OptionError, check_seconds, field
+from serving.service_options import ServiceOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyConfig:
+class VerifyConfig(ServiceOptions):
     """Command line and config file of `python -m verify_service`."""
 
     target: Path = field(help="folder of the target checkpoint")
@@ -50,6 +51,7 @@ class VerifyConfig:
     grace_s: float = field(30.0, help="time running requests get after SIGTERM")
 
     def __post_init__(self) -> None:
+        ServiceOptions.__post_init__(self)
         if not 0 <= self.port <= 65535:
             raise OptionError("port", self.port, "must be in 0..65535")
         if self.kv_tokens < (0 if self.device.startswith("cuda") else 1):

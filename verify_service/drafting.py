@@ -17,6 +17,7 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2
 from serving.errors import DraftUnavailable
 from verify_service.draft_link import DraftLink
+from verify_service.metrics import DRAFT_LOST, STALE
 from verify_service.sequence import DraftSession, Sequence
 
 RowsOf = Callable[[Sequence, int, int], Tensor]
@@ -159,6 +160,7 @@ class Drafting:
             if asked := exchange.asked.get(result.session):
                 self._take(asked, result)
                 if exchange.misses:
+                    STALE.inc(by=bool(asked.sequence.proposals))
                     asked.sequence.proposals = []
 
     def _send_one(self, link: DraftLink, members: list[Sequence], closes: list[int]) -> None:
@@ -203,6 +205,7 @@ class Drafting:
         log.warning("request %s goes on without a draft: %s", sequence.request.request_id, result)
         if not_opened and result.error.reason == draft_pb2.SESSION_ERROR_REASON_STALE:
             draft.plan.link.close()  # it leads to another draft than the handshake was made with
+        DRAFT_LOST.inc("refused")
         self.end(sequence)
 
 
@@ -230,5 +233,6 @@ def _lose(sequences: list[Sequence], reason: str) -> None:
     """Plain decoding from here on."""
     if sequences:
         log.warning("%s; %d requests go on without a draft", reason, len(sequences))
+        DRAFT_LOST.inc("link", by=len(sequences))
     for sequence in sequences:
         sequence.draft = None

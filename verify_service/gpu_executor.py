@@ -13,6 +13,7 @@ from verify_service.executor import Executor
 from verify_service.gpu_rows import ragged_rows
 from verify_service.gpu_step import StepGraphs, batch_buckets
 from verify_service.gpu_target import GpuTarget
+from verify_service.metrics import EAGER
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen, Sequence
 
@@ -70,6 +71,7 @@ class GpuExecutor(Executor):
             chosen |= dict(zip(rest, answers, strict=True))
         self.num_graph += len(plain)
         self.num_eager += len(rest)
+        EAGER.inc(by=len(rest))
         return [chosen[i] for i in range(len(work))]
 
     def _run_eagerly(self, work: Seq[Work]) -> list[Chosen]:

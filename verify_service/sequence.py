@@ -11,6 +11,7 @@ from serving.statistics import count_step
 from verify_service.accept import accept
 from verify_service.draft_link import DraftLink
 from verify_service.sampling import SamplingParams
+from verify_service.speculation import STEP_COUNTS
 
 Event = verify_pb2.VerifyChunk | verify_pb2.VerifyComplete | verify_pb2.BlockScore | ServingError
 
@@ -149,6 +150,7 @@ class Sequence:
         accepted = accept(ids[1:], chosen.ids)
         self.kv_len += accepted + 1
         step = spec.StepStats(proposed_tokens=len(ids) - 1, accepted_tokens=accepted)
+        STEP_COUNTS.add(step)
         return self._emit(chosen.ids[: accepted + 1], step)
 
     def _emit(self, choices: list[int], step: spec.StepStats | None) -> spec.FinishReason.ValueType:

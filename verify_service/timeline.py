@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from domino_serve.v1 import draft_pb2
+from verify_service.metrics import STEP
 from verify_service.scheduler import Work
 
 KEPT_STEPS = 20_000  # a few MB; sums count every step
@@ -41,6 +42,11 @@ class Step:
     draft_append_ns: int = 0
     draft_backbone_ns: int = 0
     draft_rollout_ns: int = 0
+
+    @property
+    def total_ns(self) -> int:
+        """The whole step; the draft's own times lie within the wait."""
+        return self.plan_ns + self.verify_ns + self.commit_ns + self.send_ns + self.wait_ns
 
 
 class StepClock:
@@ -93,6 +99,7 @@ class Timeline:
         del self.sums["began_ns"]
 
     def add(self, step: Step) -> None:
+        STEP.observe(step.total_ns / 1e9)
         self.steps.append(step)
         self.count += 1
         for name in self.sums:

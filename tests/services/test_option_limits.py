@@ -18,7 +18,9 @@ REQUIRED: dict[Any, dict[str, Any]] = {
     RouterConfig: {"target": Path("t"), "verify": "v:1"},
 }
 # Least value of each option; 1 where nothing is said.
-LEAST = dict.fromkeys(("port", "threads", "width", "max_waiting", "domino_candidates"), 0)
+LEAST = dict.fromkeys(
+    ("port", "metrics_port", "threads", "width", "max_waiting", "domino_candidates"), 0
+)
 NO_WAIT_AT_0 = {RouterConfig}  # its durations may be 0
 ELSEWHERE: set[tuple[Any, str]] = {(VerifyConfig, "kv_tokens")}  # its least depends on the device
 
@@ -49,7 +51,7 @@ def test_counts(config: Any, name: str) -> None:
     assert made(config, name, least) == least
     refused(config, name, least - 1)
     refused(config, name, -(2**63))
-    if name == "port":
+    if name in ("port", "metrics_port"):
         assert made(config, name, 65535) == 65535
         refused(config, name, 65536)
 

@@ -3,18 +3,21 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from router.discovery import addresses
 from serving.contract import ModeName
 from serving.options import OptionError, check_seconds, field
-
 from serving.service_options import ServiceOptions
 
 _DURATIONS = ("seat_timeout_s", "failover_s", "startup_timeout_s", "grace_s")
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RouterConfig(ServiceOptions):
     target: Path = field(help="target's folder; its tokenizer.json and tokenizer_config.json")
-    verify: str = field(help="host:port of the verify service")
-    draft: str | None = field(None, help="host:port of the draft service; without one, plain")
+    verify: str = field(help="host:port of the verify service; several with commas between")
+    draft: str | None = field(
+        None, help="host:port of the draft service, or several; without one, plain"
+    )
     mode: ModeName | None = field(
         None, help="mode of requests that name none (default: the strongest one available)"
     )
@@ -29,16 +32,22 @@ class RouterConfig(ServiceOptions):
         "generation_config.json; otherwise they are greedy",
     )
     seat_timeout_s: float = field(0.5, help="wait for a draft seat; then the request runs plain")
+    failover_s: float = field(
+        30.0, help="time a stream that has begun waits for a verify service when all are away"
+    )
     startup_timeout_s: float = field(300.0, help="wait for the verify service at start")
     grace_s: float = field(30.0, help="time running requests get after the first signal")
 
     def __post_init__(self) -> None:
+        ServiceOptions.__post_init__(self)
         if not 0 <= self.port <= 65535:
             raise OptionError("port", self.port, "must be in 0..65535")
         for name in ("max_requests", "max_prompt_bytes", "default_max_tokens"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")
-        check_seconds(self, "seat_timeout_s", "startup_timeout_s", "grace_s", or_zero=True)
-        ServiceOptions.__post_init__(self)
+        check_seconds(self, *_DURATIONS, or_zero=True)
+        addresses("verify", self.verify)
+        if self.draft is not None:
+            addresses("draft", self.draft)
         if self.draft is None and self.mode not in (None, "ar"):
             raise OptionError("mode", self.mode, "needs a draft service: give --draft")

@@ -1,9 +1,12 @@
-"""Places on the draft service; without one a request runs plain: slower, the same output."""
+"""Places on the draft services; without one a request runs plain: slower, the same output."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, Self
 
 import grpc
 
@@ -11,20 +14,52 @@ from domino_serve.v1 import draft_pb2, verify_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1.draft_pb2_grpc import DraftServiceStub
 from router.admission import Work
-from serving.errors import from_rpc_error
+from router.discovery import Discovery
+from router.endpoint import Endpoint
+from router.metrics import WITHOUT_SEAT
+from serving.channel import aio_channel
+from serving.errors import Overloaded, ServingError, from_rpc_error
 
 _log = logging.getLogger(__name__)
 
+_AWAY_S: Final = 1.0  # between attempts, so that no request waits for a draft that is away
+
+
+@dataclass(slots=True, eq=False)
+class _Draft:
+    """One draft service; `held` are this router's requests that it drafts for."""
+
+    endpoint: Endpoint
+    channel: grpc.aio.Channel
+    held: int = 0
+    away_until: float = 0.0
+
+    @classmethod
+    def at(cls, endpoint: Endpoint) -> Self:
+        return cls(endpoint=endpoint, channel=aio_channel(endpoint.address))
+
+    @property
+    def address(self) -> str:
+        return self.endpoint.address
+
 
 class DraftSeats:
-    """`missed` counts requests that wanted a seat and run plain."""
+    """Seats on whichever draft has one. An async context manager."""
 
-    def __init__(self, address: str, channel: grpc.aio.Channel, timeout_s: float) -> None:
-        self._address = address
-        self._stub = DraftServiceStub(channel)
-        self._timeout_s = timeout_s
-        self.missed = 0
+    def __init__(self, discovery: Discovery, timeout_s: float) -> None:
+        self._discovery, self._timeout_s = discovery, timeout_s
+        self._drafts: dict[str, _Draft] = {}
         self._releases: set[asyncio.Task[None]] = set()  # tasks live as long as somebody has them
+
+    async def __aenter__(self) -> Self:
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._watcher.cancel()
+        await asyncio.gather(self._watcher, *self._releases, return_exceptions=True)
+        for draft in self._drafts.values():
+            await draft.channel.close()
 
     @asynccontextmanager
     async def hold(self, work: Work) -> AsyncIterator[verify_pb2.DraftSeat | None]:
@@ -33,36 +68,71 @@ class DraftSeats:
         Given back at the end, without waiting for it: a request that verify refuses, or that ends
         before its first drafted step, leaves it unopened. For an opened one nothing happens.
         """
-        seat = await self._reserve(work)
+        draft, seat = await self._find(work)
         try:
             yield seat
         finally:
-            if seat:
-                task = asyncio.create_task(self._release(seat.ticket))
+            if draft and seat:
+                draft.held -= 1
+                task = asyncio.create_task(self._release(draft, seat.ticket))
                 self._releases.add(task)
                 task.add_done_callback(self._releases.discard)
 
-    async def _reserve(self, work: Work) -> verify_pb2.DraftSeat | None:
+    async def _find(self, work: Work) -> tuple[_Draft | None, verify_pb2.DraftSeat | None]:
+        """A seat on the least used draft that has one, within the timeout."""
         if work.mode == spec.MODE_AR:
-            return None
+            return None, None
+        end, reason = time.monotonic() + self._timeout_s, "no draft service answers"
+        for draft in sorted(self._drafts.values(), key=lambda draft: draft.held):
+            if time.monotonic() < draft.away_until:
+                continue
+            try:
+                return draft, await self._reserve(draft, work, end - time.monotonic())
+            except ServingError as error:
+                reason = f"{draft.address}: {error}"
+                if not isinstance(error, Overloaded):
+                    draft.away_until = time.monotonic() + _AWAY_S
+        WITHOUT_SEAT.inc()
+        _log.warning("request %s runs plain: %s", work.request_id, reason)
+        return None, None
+
+    async def _reserve(self, draft: _Draft, work: Work, left_s: float) -> verify_pb2.DraftSeat:
         request = draft_pb2.ReserveSeatRequest(
             mode=work.mode, max_positions=len(work.prompt_ids) + work.max_tokens
         )
+        draft.held += 1
         try:
-            reserved = await self._stub.ReserveSeat(request, timeout=self._timeout_s)
-        except grpc.aio.AioRpcError as error:
-            self.missed += 1
-            reason = from_rpc_error(error, "draft")
-            _log.warning("request %s runs plain: %s", work.request_id, reason)
-            return None
+            reserved = await DraftServiceStub(draft.channel).ReserveSeat(
+                request, timeout=max(left_s, 0.0)
+            )
+        except BaseException as error:
+            draft.held -= 1
+            if isinstance(error, grpc.aio.AioRpcError):
+                raise from_rpc_error(error, "draft") from error
+            raise
         return verify_pb2.DraftSeat(
-            address=self._address,
+            address=draft.address,
             ticket=reserved.ticket,
             mode=work.mode,
             draft_tokens=work.draft_tokens,
         )
 
-    async def _release(self, ticket: str) -> None:
+    async def _release(self, draft: _Draft, ticket: str) -> None:
         with suppress(grpc.aio.AioRpcError):  # then it expires
             request = draft_pb2.ReleaseSeatRequest(ticket=ticket)
-            await self._stub.ReleaseSeat(request, timeout=self._timeout_s)
+            await DraftServiceStub(draft.channel).ReleaseSeat(request, timeout=self._timeout_s)
+        await self._close_if_gone(draft)
+
+    async def _watch(self) -> None:
+        async for endpoints in self._discovery.watch():
+            await self._change({endpoint.address: endpoint for endpoint in endpoints})
+
+    async def _change(self, endpoints: Mapping[str, Endpoint]) -> None:
+        for address in endpoints.keys() - self._drafts.keys():
+            self._drafts[address] = _Draft.at(endpoints[address])
+        for address in self._drafts.keys() - endpoints.keys():
+            await self._close_if_gone(self._drafts.pop(address))
+
+    async def _close_if_gone(self, draft: _Draft) -> None:
+        if not draft.held and self._drafts.get(draft.address) is not draft:
+            await draft.channel.close()

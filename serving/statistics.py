@@ -15,3 +15,17 @@ def count_step(stats: spec.SpeculationStats, step: spec.StepStats, emitted: int)
     histogram.extend([0] * (step.proposed_tokens - len(histogram)))
     for position in range(accepted):
         histogram[position] += 1
+
+
+def add_statistics(total: spec.SpeculationStats, part: spec.SpeculationStats) -> None:
+    """Adds another run of the same request; mode and width are the strongest there was."""
+    histogram = total.accepted_by_position
+    histogram.extend([0] * (len(part.accepted_by_position) - len(histogram)))
+    for position, count in enumerate(part.accepted_by_position):
+        histogram[position] += count
+    total.mode, total.width = max(total.mode, part.mode), max(total.width, part.width)
+    total.verify_steps += part.verify_steps
+    total.plain_steps += part.plain_steps
+    total.proposed_tokens += part.proposed_tokens
+    total.accepted_tokens += part.accepted_tokens
+    total.step_tokens += part.step_tokens

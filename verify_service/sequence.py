@@ -157,11 +157,9 @@ class Sequence:
         """Appends and sends tokens up to the first stop id or the cap."""
         kept, reason = self._append(choices)
         self.timings.total_ns = self.elapsed_ns()
-        chunk = verify_pb2.VerifyChunk(token_ids=kept)
+        chunk = verify_pb2.VerifyChunk(token_ids=kept, step=step)
         if self.request.chunk_stats:
-            chunk.MergeFrom(
-                verify_pb2.VerifyChunk(step=step, speculation=self.stats, timings=self.timings)
-            )
+            chunk.MergeFrom(verify_pb2.VerifyChunk(speculation=self.stats, timings=self.timings))
         if step:
             count_step(self.stats, step, len(kept))
         self.request.emit(chunk)

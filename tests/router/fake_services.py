@@ -26,15 +26,28 @@ class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
     """Two tokens a step, each the one before plus 1, from the prompt's last id on."""
 
     def __init__(
-        self, *, has_draft: bool = True, default_draft_tokens: int = 5, tokenizer_hash: str = ""
+        self,
+        *,
+        has_draft: bool = True,
+        default_draft_tokens: int = 5,
+        tokenizer_hash: str = "",
+        content_hash: str = "abc",
+        hang_after: int | None = None,
+        refusal: ServingError | None = None,
+        silent_end: bool = False,
     ) -> None:
+        """hang_after: chunks of each request before it hangs; refusal: of every request.
+
+        silent_end: it breaks where the last message should come.
+        """
         self.requests: queue.SimpleQueue[verify_pb2.VerifyServiceGenerateRequest] = (
             queue.SimpleQueue()
         )
         self.aborts: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._running: dict[str, threading.Event] = {}
         self._has_draft, self._default_draft_tokens = has_draft, default_draft_tokens
-        self._tokenizer_hash = tokenizer_hash
+        self._tokenizer_hash, self._content_hash = tokenizer_hash, content_hash
+        self._hang_after, self.refusal, self._silent_end = hang_after, refusal, silent_end
 
     def Generate(
         self, request: verify_pb2.VerifyServiceGenerateRequest, context: grpc.ServicerContext
@@ -43,6 +56,8 @@ class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
             ended = self._running.setdefault(request.request_id, threading.Event())
             context.add_callback(ended.set)
             self.requests.put(request)
+            if self.refusal:
+                raise self.refusal
             yield from self._answer(request, ended)
 
     def Abort(
@@ -64,7 +79,7 @@ class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
             target=verify_pb2.TargetFingerprint(
                 name="counter",
                 vocab_size=VOCAB_SIZE,
-                content_hash="abc",
+                content_hash=self._content_hash,
                 dtype="float32",
                 tokenizer_hash=self._tokenizer_hash,
             ),
@@ -105,7 +120,12 @@ class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
         stops = [i for i, id_ in enumerate(ids) if id_ in request.stop_token_ids]
         ids = ids[: stops[0] + 1] if stops else ids
         for i in range(0, len(ids), 2):
+            if i // 2 == self._hang_after:
+                ended.wait()
+                return
             yield chunk(ids[i : i + 2], request, steps=i // 2)
+        if self._silent_end:
+            raise PeerUnavailable("verify", "the engine stopped")
         reason = spec.FINISH_REASON_STOP if stops else spec.FINISH_REASON_LENGTH
         yield complete(request, len(ids), reason, stop_token_id=ids[-1] if stops else None)
 
@@ -115,8 +135,9 @@ def chunk(
 ) -> verify_pb2.VerifyServiceGenerateResponse:
     """After `steps` like it, a step of which one of three proposals was accepted."""
     made = verify_pb2.VerifyChunk(token_ids=ids)
-    if request and request.chunk_stats:
+    if request:
         made.step.CopyFrom(spec.StepStats(proposed_tokens=3, accepted_tokens=1))
+    if request and request.chunk_stats:
         made.timings.total_ns = steps + 1
         made.speculation.CopyFrom(
             spec.SpeculationStats(

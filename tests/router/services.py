@@ -31,7 +31,9 @@ def module_services(target: Path) -> Iterator[Services]:
     with (
         served(verify) as verify_address,
         served(draft) as draft_address,
-        running_router(target, verify_address, "--draft", draft_address) as address,
+        running_router(
+            target, verify_address, "--draft", draft_address, "--failover-s", "0"
+        ) as address,
         Client(address, timeout_s=30) as client,
     ):
         yield Services(address, client, verify, draft)

@@ -74,7 +74,8 @@ def test_a_verify_service_that_goes_is_unavailable_until_it_returns(target: Path
     port = free_port()
     with ExitStack() as router:
         with served(FakeVerify(), port) as verify:
-            address = router.enter_context(running_router(target, verify))
+            flags = ("--failover-s", "0")
+            address = router.enter_context(running_router(target, verify, *flags))
             client = router.enter_context(Client(address, timeout_s=30))
             stream = iter(client.stream(token_ids=[HANG]))
             next(stream)

@@ -27,7 +27,7 @@ ERRORS: Final = Counter(
     "domino_draft_session_errors_total", "Steps and openings refused to a session", "reason"
 )
 STALE: Final = Counter(
-    "domino_draft_stale_drops_total", "Of those, messages of an older step or another context"
+    "domino_draft_stale_drops_total", "Session errors about an older step or another context"
 )
 
 _STALE = draft_pb2.SESSION_ERROR_REASON_STALE

@@ -71,7 +71,7 @@ ACCEPTED_TOKENS: Final = Total(
 )
 ACCEPTED_BY_POSITION: Final = Total(
     "domino_verify_spec_decode_num_accepted_tokens_per_pos_total",
-    "The same by place in the block, from 0",
+    "Accepted draft tokens by place in the block, from 0",
     "position",
 )
 ACCEPTANCE_LENGTH: Final = AcceptanceLength(

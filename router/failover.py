@@ -17,6 +17,7 @@ from router.admission import Work
 from router.groups import Group, VerifyGroups
 from router.history import History
 from router.metrics import FAILOVERS
+from router.metrics import FAILOVERS
 from router.seats import DraftSeats
 from serving.errors import Draining, Overloaded, PeerUnavailable, ServingError
 
@@ -87,6 +88,7 @@ class Course:
         async with self._failover.groups.take(self._refused) as group:
             try:
                 self._run = group, verify_id
+                FAILOVERS.inc(by=self._losses > 0)
                 async with seats.hold(work) if seats else nullcontext() as seat:
                     await self._run_there(group, verify_id, seat, deliver)
             except Overloaded:

@@ -41,7 +41,7 @@ WITHOUT_SEAT: Final = Counter(
 )
 FAILOVERS: Final = Counter(
     "domino_router_failovers_total",
-    "Requests continued on another verify replica after theirs was lost",
+    "Runs of requests that began anew because a verify service was lost",
 )
 
 

@@ -5,48 +5,63 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from domino_kernels.argmax import argmax
 from verify_service.sampling import SamplingParams, sample
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen
+from verify_service.vocabulary import Vocabulary
 
 
-def choose(logits: Tensor, work: Seq[Work], last: Tensor) -> list[Chosen]:
-    """logits [sum of choices, vocab] in order of `work`; overwrites those of masked ids.
+def choose(
+    logits: Tensor, work: Seq[Work], sound: Seq[bool], vocabulary: Vocabulary
+) -> list[Chosen]:
+    """logits [sum of choices, own] in order of `work`; overwrites those of masked ids.
 
-    last [items, hidden]: the hidden state of each item's last position, which is no number as soon
-    as any position before it is none.
+    sound: per item, whether the hidden state of its last position is a number, which it is not as
+    soon as that of any position before it is none.
     """
     rows, first = [], 0
     for item in work:
         rows.append(slice(first, first + item.choices))
         first += item.choices
-        _mask_stop_ids(logits[rows[-1]], item)
-    best = argmax(logits)
-    usable = _usable(logits, best, last, rows)
-    parts = list(zip(work, rows, usable, strict=True))
-    _draw(best, logits, [(item, own) for item, own, good in parts if good])
+        _mask_stop_ids(logits[rows[-1]], item, vocabulary.own)
+    best, top = vocabulary.best(logits)
+    tops: list[bool] = (top.isfinite() & (best >= 0)).tolist()
+    usable = [state and all(tops[own]) for state, own in zip(sound, rows, strict=True)]
+    parts = [part for part in zip(work, rows, usable, strict=True) if part[2]]
+    drawn = [(item, own) for item, own, _ in parts if item.sequence.request.sampling]
+    told = [own for item, own, _ in parts if item.sequence.wants_logprobs]
+    whole = _whole(logits, [*(own for _, own in drawn), *told], vocabulary)
+    _draw(best, whole, drawn)
     ids: list[int] = best.tolist()
     return [
-        _chosen(item, ids[own], logits[own]) if good else Chosen(ids=[], usable=False)
-        for item, own, good in parts
+        _chosen(item, ids[own], whole, own) if good else Chosen(ids=[], usable=False)
+        for item, own, good in zip(work, rows, usable, strict=True)
     ]
 
 
-def _usable(logits: Tensor, best: Tensor, last: Tensor, rows: Seq[slice]) -> list[bool]:
-    """Per item, whether it has numbers to choose by; the argmax of a row with a NaN is -1."""
-    top = logits.gather(-1, best.clamp(min=0)[:, None])[:, 0]
-    tops: list[bool] = (top.isfinite() & (best >= 0)).tolist()
-    states: list[bool] = last.isfinite().all(-1).tolist()
-    return [state and all(tops[own]) for state, own in zip(states, rows, strict=True)]
+def finite(states: Tensor) -> list[bool]:
+    """states [n, hidden] -> whether each row is all numbers."""
+    found: list[bool] = states.isfinite().all(-1).tolist()
+    return found
 
 
-def _mask_stop_ids(logits: Tensor, item: Work) -> None:
+def _whole(logits: Tensor, needed: Seq[slice], vocabulary: Vocabulary) -> Tensor:
+    """The logits of all ids; where other ranks have some of them, in the needed rows only."""
+    if vocabulary.ranks.size == 1 or not needed:
+        return logits
+    rows = sorted({row for own in needed for row in range(own.start, own.stop)})
+    whole = logits.new_empty(len(logits), vocabulary.size)
+    whole[rows] = vocabulary.whole(logits[rows])
+    return whole
+
+
+def _mask_stop_ids(logits: Tensor, item: Work, own: slice) -> None:
     """Rules the stop ids out wherever the request has not got its min_tokens yet."""
     request = item.sequence.request
     missing = request.min_tokens - item.sequence.num_generated
-    if missing > 0 and request.stop_ids:
-        logits[:missing, sorted(request.stop_ids)] = -torch.inf
+    ids = sorted(i - own.start for i in request.stop_ids if own.start <= i < own.stop)
+    if missing > 0 and ids:
+        logits[:missing, ids] = -torch.inf
 
 
 def _draw(best: Tensor, logits: Tensor, parts: Seq[tuple[Work, slice]]) -> None:
@@ -55,22 +70,23 @@ def _draw(best: Tensor, logits: Tensor, parts: Seq[tuple[Work, slice]]) -> None:
     params: list[SamplingParams] = []
     positions: list[int] = []
     for item, own in parts:
-        if sampling := item.sequence.request.sampling:
-            end = item.start + len(item.ids) + 1
-            drawn += range(own.start, own.stop)
-            params += [sampling] * item.choices
-            positions += range(end - item.choices, end)
+        sampling = item.sequence.request.sampling
+        assert sampling is not None, "given are the items that sample"
+        end = item.start + len(item.ids) + 1
+        drawn += range(own.start, own.stop)
+        params += [sampling] * item.choices
+        positions += range(end - item.choices, end)
     if drawn:
         best[drawn] = sample(logits[drawn], params, positions)
 
 
-def _chosen(item: Work, ids: list[int], logits: Tensor) -> Chosen:
+def _chosen(item: Work, ids: list[int], logits: Tensor, own: slice) -> Chosen:
     if not item.sequence.wants_logprobs:
         return Chosen(ids=ids)
-    table = logits.double().log_softmax(-1)
-    own = item.ids[1:]
+    table = logits[own].double().log_softmax(-1)
+    proposed = item.ids[1:]
     return Chosen(
         ids=ids,
         logprobs=table[range(len(ids)), ids].tolist(),
-        id_logprobs=table[range(len(own)), own].tolist(),
+        id_logprobs=table[range(len(proposed)), proposed].tolist(),
     )

@@ -41,6 +41,11 @@ class VerifyConfig(ServiceOptions):
     timeline: Path | None = field(
         None, help="file for the times of each step, written at the end (bench timeline reads it)"
     )
+    deterministic: bool = field(
+        False,
+        help="on a GPU: the same bits for a token whatever batch and width it is computed in, so "
+        "that speculative output is the plain one's in every dtype; slower (a CPU always does it)",
+    )
     benchmark: bool = field(False, help="allows the benchmark-... options; not for serving")
     benchmark_synthetic_acceptance: str | None = field(
         None,

@@ -1,4 +1,9 @@
-"""One pass of the target on a GPU: graphs for greedy steps, single launches for everything else."""
+"""One pass of the target on a GPU: graphs for steps, single launches for prompts.
+
+A graph makes the argmax of each row; tokens that are drawn, masked or told with log-probabilities
+are made behind it from the logits it leaves: top-k and top-p look at as many candidates as they
+find to need, which no graph can.
+"""
 
 from collections.abc import Sequence as Seq
 from itertools import accumulate
@@ -8,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from domino_kernels.norm import rms_norm
-from verify_service.choice import choose
+from verify_service.choice import choose, finite
 from verify_service.executor import Executor
 from verify_service.gpu_rows import ragged_rows
 from verify_service.gpu_step import StepGraphs, batch_buckets
@@ -21,8 +26,8 @@ from verify_service.sequence import Chosen, Sequence
 class GpuExecutor(Executor):
     """Owns the KV pages, the projected rows beside them and the step graphs.
 
-    num_graph, num_eager: items of work run by a graph, and by single launches (prompts, sampling,
-    log-probabilities, masked stop ids), since start.
+    num_graph, num_eager: items of work run by a graph, and by single launches (prompts, and blocks
+    longer than any graph's), since start.
     """
 
     def __init__(
@@ -58,31 +63,47 @@ class GpuExecutor(Executor):
     def run(self, work: Seq[Work]) -> list[Chosen]:
         """Runs all positions of `work`; per item, what the target says after its last ids."""
         batch, width = self._graphs.most
-        plain: list[int] = []
+        steps: list[int] = []
         rest: list[int] = []
         for i, item in enumerate(work):
-            (plain if is_greedy(item) and len(item.ids) <= width else rest).append(i)
+            (steps if item.choices == len(item.ids) <= width else rest).append(i)
         chosen: dict[int, Chosen] = {}
-        for first in range(0, len(plain), batch):
-            some = plain[first : first + batch]
-            chosen |= dict(zip(some, self._graphs.run([work[i] for i in some]), strict=True))
+        for first in range(0, len(steps), batch):
+            some = steps[first : first + batch]
+            chosen |= dict(zip(some, self._run_graph([work[i] for i in some]), strict=True))
         if rest:
             answers = self._run_eagerly([work[i] for i in rest])
             chosen |= dict(zip(rest, answers, strict=True))
-        self.num_graph += len(plain)
+        self.num_graph += len(steps)
         self.num_eager += len(rest)
         EAGER.inc(by=len(rest))
         return [chosen[i] for i in range(len(work))]
 
+    def _run_graph(self, work: Seq[Work]) -> list[Chosen]:
+        found, apart = self._graphs.run(work)
+        chosen = [
+            Chosen(ids=row[2 : 2 + len(w.ids)]) if row[0] >= 0 else Chosen(ids=[], usable=False)
+            for row, w in zip(found, work, strict=False)
+        ]
+        own = [i for i, item in enumerate(work) if not is_greedy(item)]
+        if own:
+            rows = [i * apart + j for i in own for j in range(len(work[i].ids))]
+            sound = [found[i][0] >= 0 for i in own]
+            logits, items = self._graphs.logits(rows), [work[i] for i in own]
+            answers = choose(logits, items, sound, self._gpu.vocabulary)
+            for i, answer in zip(own, answers, strict=True):
+                chosen[i] = answer
+        return chosen
+
     def _run_eagerly(self, work: Seq[Work]) -> list[Chosen]:
         gpu = self._gpu
-        rows = ragged_rows(work, self._page_size, gpu.heads, gpu.tile_rows, gpu.device)
+        rows = ragged_rows(work, self._page_size, gpu.plan, gpu.device)
         normed = self._gpu.forward(rows, self._kv, self._table)
         ends = list(accumulate(len(w.ids) for w in work))
         asked = [row for w, end in zip(work, ends, strict=True)
                  for row in range(end - w.choices, end)]  # fmt: skip
-        last = normed[[end - 1 for end in ends]]
-        return choose(self._gpu.logits(normed[asked]), work, last)
+        sound = finite(normed[[end - 1 for end in ends]])
+        return choose(gpu.logits(normed[asked]), work, sound, gpu.vocabulary)
 
     @torch.inference_mode()
     def replace_projection(self, fc: Tensor, norm: Tensor) -> None:
@@ -111,5 +132,4 @@ def is_greedy(item: Work) -> bool:
     """Whether the argmax after each id, every id allowed, is all that the item needs."""
     request = item.sequence.request
     masks = request.stop_ids and request.min_tokens > item.sequence.num_generated
-    plain = not request.sampling and not item.sequence.wants_logprobs and not masks
-    return plain and item.choices == len(item.ids)
+    return not request.sampling and not item.sequence.wants_logprobs and not masks

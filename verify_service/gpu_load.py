@@ -12,8 +12,10 @@ from serving.options import OptionError
 from serving.target_config import TargetConfig
 from verify_service.config import VerifyConfig
 from verify_service.gpu_executor import GpuExecutor
+from verify_service.gpu_invariance import check_row_invariance
 from verify_service.gpu_step import StepGraphs, batch_buckets
 from verify_service.gpu_target import GpuTarget, Projection, Read
+from verify_service.ranks import ALONE, Ranks
 
 WIDTHS = (1, 8, 16)
 SLACK = 2**30  # bytes left to cuBLAS, the allocator and the graphs' own nodes
@@ -28,6 +30,7 @@ def load_gpu_executor(
     *,
     dtype: torch.dtype,
     device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> GpuExecutor:
     """Raises OptionError naming the setting to lower when the device's memory does not suffice."""
     torch.cuda.set_device(device)
@@ -35,6 +38,7 @@ def load_gpu_executor(
     def reads(source: Checkpoint) -> Read:
         return lambda name, shape: source.tensor(name, shape, dtype).to(device)
 
+    drafted = (draft[0], reads(draft[1])) if draft else None
     try:
         target = GpuTarget(
             target_config,
@@ -42,17 +46,21 @@ def load_gpu_executor(
             dtype=dtype,
             device=device,
             taps=draft[0].target_layer_ids if draft else (),
-            projection=_projection(draft[0], reads(draft[1])) if draft else None,
+            projection=_projection(*drafted, fixed=config.deterministic) if drafted else None,
+            ranks=ranks,
+            deterministic=config.deterministic,
         )
     except torch.OutOfMemoryError:
         raise OptionError(
             "dtype", config.dtype, "the target's weights exceed the device's memory; take a dtype "
             "of fewer bytes or a smaller target",
         ) from None  # fmt: skip
+    if config.deterministic:
+        check_row_invariance(target)
     widths = {*WIDTHS, config.width or 1, draft[0].block_size if draft else 1}
     with torch.inference_mode(), sized_by("max_sequences", config.max_sequences):
         step_bytes = measured_step(target, config.page_size, config.max_sequences, max(widths))
-    pages = affordable_pages(config, target, step_bytes)
+    pages = ranks.least(affordable_pages(config, target, step_bytes), device)
     with sized_by("kv_tokens", pages * config.page_size):
         return GpuExecutor(
             target,
@@ -69,7 +77,8 @@ def measured_step(target: GpuTarget, page_size: int, max_sequences: int, width: 
     before = torch.cuda.memory_allocated(target.device)
     kv, batch = target.new_kv(1, page_size), batch_buckets(max_sequences)[-1]
     table = kv.k.new_empty(page_size, target.config.hidden_size) if target.projection else None
-    steps = StepGraphs(target, kv, table, pages=1, batches=[batch], widths=[width])
+    longest = -(-target.config.max_context // page_size)
+    steps = StepGraphs(target, kv, table, pages=longest, batches=[batch], widths=[width])
     steps.warm_up()
     used = torch.cuda.max_memory_allocated(target.device) - before
     del kv, table, steps
@@ -83,6 +92,7 @@ def affordable_pages(config: VerifyConfig, target: GpuTarget, step_bytes: int) -
     values = 2 * c.num_layers * c.num_kv_heads * c.head_dim
     values += c.hidden_size if target.projection else 0
     prompt = config.prefill_tokens * (4 * c.intermediate_size + 8 * c.hidden_size) * size
+    prompt += target.plan.fixed_bytes(config.prefill_tokens)
     free, total = torch.cuda.mem_get_info(target.device)
     left = free - SLACK - 2 * step_bytes - prompt  # the graphs' pool, and launches outside it
     most = max(0, left) // (values * size * config.page_size)
@@ -104,7 +114,8 @@ def affordable_pages(config: VerifyConfig, target: GpuTarget, step_bytes: int) -
     return asked or most
 
 
-def _projection(config: DraftConfig, read: Read) -> Projection:
+def _projection(config: DraftConfig, read: Read, *, fixed: bool) -> Projection:
     hidden, taps = config.hidden_size, len(config.target_layer_ids)
     fc = read("fc.weight", (hidden, taps * hidden))
-    return Projection(GpuLinear(fc), read("hidden_norm.weight", (hidden,)), config.rms_norm_eps)
+    norm = read("hidden_norm.weight", (hidden,))
+    return Projection(GpuLinear(fc, fixed=fixed), norm, config.rms_norm_eps)

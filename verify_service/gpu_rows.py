@@ -4,7 +4,6 @@ A slot is page * page_size + offset. A row that only fills a bucket has no slot 
 and belongs to no sequence.
 """
 
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -13,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from domino_kernels.gpu.attention import Queries, pieces
+from domino_kernels.gpu.attention import Queries
+from domino_kernels.gpu.attention_plan import AttentionPlan
 from verify_service.scheduler import Work
 
 Ints = NDArray[np.int32]
-Height = Callable[[int], int]  # rows of a sequence -> rows of an attention tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +36,12 @@ def cut(first: int, count: int, height: int, sequence: int) -> list[tuple[int, i
     return [(row, min(height, end - row), sequence) for row in range(first, end, height)]
 
 
-def ragged_rows(
-    work: Seq[Work], page_size: int, heads: tuple[int, int], height: Height, device: torch.device
-) -> Rows:
-    """All positions of `work` one after the other; heads: query heads, kv heads."""
+def ragged_rows(work: Seq[Work], page_size: int, plan: AttentionPlan, device: torch.device) -> Rows:
+    """All positions of `work` one after the other."""
     n, most = sum(len(w.ids) for w in work), max(len(w.sequence.pages) for w in work)
     index = np.zeros((3, n), dtype=np.int32)
     table = np.zeros((len(work), most), dtype=np.int32)
-    most_rows = height(max(len(w.ids) for w in work))
+    most_rows = plan.tile_rows(max(len(w.ids) for w in work))
     tiles: list[tuple[int, int, int]] = []
     first = 0
     for sequence, item in enumerate(work):
@@ -63,7 +60,8 @@ def ragged_rows(
         table=torch.from_numpy(table).to(device),
         last=positions + 1,
     )
-    splits = pieces(len(tiles) * heads[1], most_rows * heads[0] // heads[1])
+    longest = max(w.start + len(w.ids) for w in work)
+    splits = plan.splits(len(tiles), most_rows, longest)
     return Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
 
 
@@ -71,10 +69,10 @@ class Bucket:
     """Rows of `batch` sequences of `width` positions each, at fixed addresses on the device."""
 
     def __init__(
-        self, batch: int, width: int, *, pages: int, page_size: int, heads: tuple[int, int],
-        height: Height, device: torch.device,
+        self, batch: int, width: int, *, pages: int, page_size: int, plan: AttentionPlan,
+        device: torch.device,
     ) -> None:  # fmt: skip
-        """pages: of a sequence, at most; heads: query heads, kv heads."""
+        """pages: of a sequence, at most."""
         self.batch, self.width, self._page_size = batch, width, page_size
         n = batch * width
         pin = device.type == "cuda"
@@ -89,14 +87,15 @@ class Bucket:
         ids, positions, slots, last = self._sent[: 4 * n].view(4, n)
         slots.fill_(-1)
         self.counts = self._sent[4 * n :]
-        tiles = [tile for b in range(batch) for tile in cut(b * width, width, height(width), b)]
+        height = plan.tile_rows(width)
+        tiles = [tile for b in range(batch) for tile in cut(b * width, width, height, b)]
         queries = Queries(
             tiles=torch.tensor(tiles, dtype=torch.int32, device=device),
-            tile_rows=height(width),
+            tile_rows=height,
             table=table,
             last=last,
         )
-        splits = pieces(len(tiles) * heads[1], height(width) * heads[0] // heads[1])
+        splits = plan.splits(len(tiles), height, pages * page_size)
         self.rows = Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
 
     def fill(self, work: Seq[Work]) -> None:

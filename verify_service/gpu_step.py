@@ -14,7 +14,6 @@ from domino_kernels.paged_kv import PagedKV
 from verify_service.gpu_rows import Bucket
 from verify_service.gpu_target import GpuTarget
 from verify_service.scheduler import Work
-from verify_service.sequence import Chosen
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 
@@ -38,6 +37,9 @@ class StepGraphs:
         self._target, self._kv, self._table = target, kv, table
         self._pages, self._batches, self._widths = pages, sorted(batches), sorted(widths)
         self._steps: dict[tuple[int, int], Step] = {}
+        own = target.vocabulary.own
+        most = self._batches[-1] * self._widths[-1], own.stop - own.start
+        self._logits = torch.empty(most, dtype=target.dtype, device=target.device)
 
     @property
     def most(self) -> tuple[int, int]:
@@ -51,7 +53,7 @@ class StepGraphs:
         for batch in reversed(self._batches):
             for width in reversed(self._widths):
                 self._steps[batch, width] = self._step(batch, width).capture(pool)
-        took = torch.cuda.memory_reserved(self._target.device) - before
+        took = torch.cuda.memory_reserved(self._target.device) - before + self._logits.nbytes
         log.info(
             "captured %d graphs (batches %s, widths %s) in %.1f s, %.2f GiB",
             len(self._steps),
@@ -66,15 +68,18 @@ class StepGraphs:
         self._step(*self.most).run()
         torch.cuda.synchronize(self._target.device)
 
-    def run(self, work: Seq[Work]) -> list[Chosen]:
-        """The target's choice after every id of `work`, at most `most` of it."""
+    def run(self, work: Seq[Work]) -> tuple[list[list[int]], int]:
+        """Runs at most `most` of work; per item what `Step.run` says, and rows from item to item.
+
+        The logits of item i's ids are `logits` from row i * that on, until the next run.
+        """
         batch = self._batches[bisect_left(self._batches, len(work))]
         width = self._widths[bisect_left(self._widths, max(len(w.ids) for w in work))]
-        found = self._steps[batch, width].replay(work)
-        return [
-            Chosen(ids=row[2 : 2 + len(w.ids)]) if row[0] >= 0 else Chosen(ids=[], usable=False)
-            for row, w in zip(found, work, strict=False)
-        ]
+        return self._steps[batch, width].replay(work), width
+
+    def logits(self, rows: Seq[int]) -> Tensor:
+        """A copy of such rows of the last run's logits."""
+        return self._logits[list(rows)]
 
     def step(self, batch: int, width: int) -> "Step":
         """A bucket's step, once it was captured."""
@@ -86,33 +91,45 @@ class StepGraphs:
             width,
             pages=self._pages,
             page_size=self._kv.page_size,
-            heads=self._target.heads,
-            height=self._target.tile_rows,
+            plan=self._target.plan,
             device=self._target.device,
         )
-        return Step(self._target, self._kv, self._table, bucket)
+        return Step(self._target, self._kv, self._table, bucket, self._logits[: batch * width])
 
 
 class Step:
     """One bucket's step."""
 
     def __init__(
-        self, target: GpuTarget, kv: PagedKV, table: Tensor | None, bucket: Bucket
+        self,
+        target: GpuTarget,
+        kv: PagedKV,
+        table: Tensor | None,
+        bucket: Bucket,
+        logits: Tensor,
     ) -> None:
+        """logits [batch * width, vocab] receives what the choices were made from."""
         self._target, self._kv, self._table, self.bucket = target, kv, table, bucket
+        self._logits = logits
 
     def run(self) -> Tensor:
         """[batch, width + 2] int32: accepted (-1: no numbers), bonus, the choice after each id."""
         rows, shape = self.bucket.rows, (self.bucket.batch, self.bucket.width)
         normed = self._target.forward(rows, self._kv, self._table)
-        return greedy_accept(self._target.logits(normed), rows.ids.view(shape), self.bucket.counts)
+        logits, vocabulary = self._target.logits(normed, self._logits), self._target.vocabulary
+        ranks, ids = vocabulary.ranks, rows.ids.view(shape)
+        others = ranks.highest if ranks.size > 1 else None
+        return greedy_accept(
+            logits, ids, self.bucket.counts, first=vocabulary.own.start, highest=others
+        )
 
     def capture(self, pool: Any) -> "Step":
         """Compiles what is missing by a first run, then records the graph."""
         self.run()
         torch.cuda.synchronize(self._target.device)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool):
+        # NCCL's own thread may call CUDA meanwhile
+        with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
             self._out = self.run()
         return self
 

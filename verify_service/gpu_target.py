@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from domino_kernels.gpu.attention import paged_attention, tile_rows
+from domino_kernels.gpu.add_parts import add_parts
+from domino_kernels.gpu.attention import paged_attention
+from domino_kernels.gpu.attention_plan import AttentionPlan
 from domino_kernels.gpu.few_rows import GatedLinear, GpuLinear
 from domino_kernels.gpu.norm import add_rms_norm, norm_to_slots
 from domino_kernels.gpu.rope_store import Heads, rope_store
@@ -19,6 +20,9 @@ from domino_kernels.paged_kv import PagedKV
 from domino_kernels.rope import RotaryTable
 from serving.target_config import EMBEDDING, TargetConfig
 from verify_service.gpu_rows import Rows
+from verify_service.ranks import ALONE, Ranks
+from verify_service.shards import Shard
+from verify_service.vocabulary import Vocabulary
 
 Read = Callable[[str, tuple[int, ...]], Tensor]  # a tensor by name and shape, on the device
 
@@ -46,7 +50,10 @@ class Layer:
 
 
 class GpuTarget:
-    """A dense Llama, Qwen2 or Qwen3 on one GPU."""
+    """A dense Llama, Qwen2 or Qwen3 on one GPU, or one rank's part of it.
+
+    deterministic: a row's result has the same bits whatever rows it is run with.
+    """
 
     def __init__(
         self,
@@ -58,22 +65,29 @@ class GpuTarget:
         taps: Sequence[int] = (),
         projection: Projection | None = None,
         max_positions: int | None = None,
+        ranks: Ranks = ALONE,
+        deterministic: bool = False,
     ) -> None:
         """`taps`: layers whose outputs `projection` takes, in the draft's order."""
-        self.config, self.dtype, self.device = config, dtype, device
-        self.projection, self._taps = projection, tuple(taps)
+        shard = Shard(config, ranks)
+        self.config, self.dtype, self.device = shard.config, dtype, device
+        self.projection, self._taps, self._ranks = projection, tuple(taps), ranks
+        self.vocabulary = Vocabulary(config.vocab_size, shard.vocab, ranks)
         table = (config.vocab_size, config.hidden_size)
-        self._embedding = read(EMBEDDING, table)
-        head = self._embedding if config.tied_embeddings else read(config.lm_head_name, table)
-        self.head, self._norm = GpuLinear(head), read("model.norm.weight", (config.hidden_size,))
+        self._embedding = head = shard.table(read(EMBEDDING, table))
+        if not config.tied_embeddings:
+            head = shard.table(read(config.lm_head_name, table))
+        self.head = GpuLinear(head, fixed=deterministic)
+        self._norm = read("model.norm.weight", (config.hidden_size,))
         positions = min(config.max_context, max_positions or config.max_context)
         rotary = RotaryTable(config.head_dim, config.rope, positions, dtype, device)
         cos, sin = rotary.at(torch.arange(positions, device=device))
         self._angles = cos.squeeze(1), sin.squeeze(1)
         self.layers = [
-            _layer(config, lambda name, shape, i=i: read(f"model.layers.{i}.{name}", shape))  # type: ignore[misc]
+            _layer(self.config, shard.layer(_of_layer(read, i), bias_after_sum=True), deterministic)
             for i in range(config.num_layers)
         ]
+        self.plan = _plan(self.config, dtype, positions if deterministic else 0)
 
     def new_kv(self, pages: int, page_size: int) -> PagedKV:
         """An empty KV cache of this model's shape."""
@@ -88,46 +102,58 @@ class GpuTarget:
             device=self.device,
         )
 
-    @property
-    def heads(self) -> tuple[int, int]:
-        """Query heads and kv heads."""
-        return self.config.num_heads, self.config.num_kv_heads
-
-    def tile_rows(self, rows: int) -> int:
-        """Rows of an attention tile where a sequence has so many."""
-        c = self.config
-        return tile_rows(rows, c.num_heads // c.num_kv_heads, c.head_dim, self.dtype.itemsize)
-
     def forward(self, rows: Rows, kv: PagedKV, table: Tensor | None) -> Tensor:
         """Normed last hidden states [n, hidden]; stores the rows' KV in their slots.
 
         With a projection, `table` [slots, hidden] receives the projected rows in theirs.
         """
-        x, eps = F.embedding(rows.ids, self._embedding), self.config.rms_norm_eps
+        x, eps = self.vocabulary.embed(rows.ids, self._embedding), self.config.rms_norm_eps
+        early = self._ranks.size == 1
         taps = x.new_empty(len(x), len(self._taps), x.shape[1])
         parts = bias = tap = None
+        options = self.plan.options()
         for i, layer in enumerate(self.layers):
-            normed = add_rms_norm(x, parts, layer.norm1, eps, bias=bias, tap=tap)
+            normed = add_rms_norm(x, parts, layer.norm1, eps, bias=bias, tap=tap, early=early)
             pages = kv.k[i], kv.v[i]
             qkv = layer.qkv(normed)
             q = rope_store(qkv, layer.heads, self._angles, rows.positions, rows.slots, pages)
-            seen = paged_attention(q, pages, rows.queries, splits=rows.splits)
-            parts = layer.o(seen.view(len(x), -1))
-            normed = add_rms_norm(x, parts, layer.norm2, eps, bias=layer.o.bias)
-            parts, bias = layer.down(layer.gate_up.gated(normed)), layer.down.bias
+            seen = paged_attention(q, pages, rows.queries, splits=rows.splits, **options)
+            parts = self._of_all(layer.o(seen.view(len(x), -1)))
+            normed = add_rms_norm(x, parts, layer.norm2, eps, bias=layer.o.bias, early=early)
+            parts = self._of_all(layer.down(layer.gate_up.gated(normed)))
+            bias = layer.down.bias
             tap = taps[:, self._taps.index(i)] if i in self._taps else None
-        normed = add_rms_norm(x, parts, self._norm, eps, bias=bias, tap=tap)
+        normed = add_rms_norm(x, parts, self._norm, eps, bias=bias, tap=tap, early=early)
         if self.projection and table is not None:
             p = self.projection
             norm_to_slots(p.fc(taps.view(len(x), -1)), p.norm, p.eps, table, rows.slots)
         return normed
 
-    def logits(self, normed: Tensor) -> Tensor:
-        """Normed hidden states [n, hidden] -> logits [n, vocab]."""
-        return self.head(normed)[0]
+    def logits(self, normed: Tensor, out: Tensor | None = None) -> Tensor:
+        """Normed hidden states [n, hidden] -> logits [n, vocab], of this rank's ids."""
+        logits = add_parts(self.head(normed, out), self.dtype)
+        return logits if out is None or logits.data_ptr() == out.data_ptr() else out.copy_(logits)
+
+    def _of_all(self, parts: Tensor) -> Tensor:
+        """Parts [S, n, hidden] of this rank -> a part of each rank."""
+        if self._ranks.size == 1:
+            return parts
+        return self._ranks.stacked(add_parts(parts, self.dtype))
 
 
-def _layer(config: TargetConfig, read: Read) -> Layer:
+def _of_layer(read: Read, i: int) -> Read:
+    return lambda name, shape: read(f"model.layers.{i}.{name}", shape)
+
+
+def _plan(config: TargetConfig, dtype: torch.dtype, fixed_context: int) -> AttentionPlan:
+    c = config
+    sizes = {"heads": c.num_heads, "kv_heads": c.num_kv_heads, "head_dim": c.head_dim}
+    if fixed_context:
+        return AttentionPlan.fixed(**sizes, element_size=dtype.itemsize, context=fixed_context)
+    return AttentionPlan(**sizes, element_size=dtype.itemsize)
+
+
+def _layer(config: TargetConfig, read: Read, fixed: bool) -> Layer:
     c, d = config, config.head_dim
     q, kv, hidden, wide = c.num_heads * d, c.num_kv_heads * d, c.hidden_size, c.intermediate_size
 
@@ -137,7 +163,7 @@ def _layer(config: TargetConfig, read: Read) -> Layer:
         return torch.cat(weights), torch.cat(biases) if bias else None
 
     sizes = {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}
-    qkv = GpuLinear(*tensors(hidden, sizes, c.attention_bias))
+    qkv = GpuLinear(*tensors(hidden, sizes, c.attention_bias), fixed=fixed)
     norms = [read(f"self_attn.{n}_norm.weight", (d,)) if c.qk_norm else None for n in "qk"]
     return Layer(
         heads=Heads(
@@ -151,10 +177,10 @@ def _layer(config: TargetConfig, read: Read) -> Layer:
         ),
         norm1=read("input_layernorm.weight", (hidden,)),
         qkv=qkv,
-        o=GpuLinear(*tensors(q, {"self_attn.o_proj": hidden}, c.output_bias)),
+        o=GpuLinear(*tensors(q, {"self_attn.o_proj": hidden}, c.output_bias), fixed=fixed),
         norm2=read("post_attention_layernorm.weight", (hidden,)),
         gate_up=GatedLinear(
-            *tensors(hidden, {"mlp.gate_proj": wide, "mlp.up_proj": wide}, c.mlp_bias)
+            *tensors(hidden, {"mlp.gate_proj": wide, "mlp.up_proj": wide}, c.mlp_bias), fixed=fixed
         ),
-        down=GpuLinear(*tensors(wide, {"mlp.down_proj": hidden}, c.mlp_bias)),
+        down=GpuLinear(*tensors(wide, {"mlp.down_proj": hidden}, c.mlp_bias), fixed=fixed),
     )

@@ -14,6 +14,7 @@ from domino_kernels.paged_kv import PagedKV
 from domino_kernels.rope import rotate
 
 Read = Callable[[str, tuple[int, ...]], Tensor]  # tensor of a layer by its short name and shape
+Total = Callable[[Tensor], Tensor]  # the sum over processes that hold parts of a layer's inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +51,16 @@ class LayerShape:
         )
 
 
+def alone(x: Tensor) -> Tensor:
+    """The total where one process holds all."""
+    return x
+
+
 class DecoderLayer:
     """x + attention(norm(x)), then x + mlp(norm(x)); tensor names as Hugging Face has them."""
 
-    def __init__(self, shape: LayerShape, read: Read) -> None:
-        self.shape = shape
+    def __init__(self, shape: LayerShape, read: Read, total: Total = alone) -> None:
+        self.shape, self._total = shape, total
         s = shape
         self._q_size, self._kv_size = s.heads * s.head_dim, s.kv_heads * s.head_dim
         self.norm1 = read("input_layernorm.weight", (s.hidden,))
@@ -84,9 +90,9 @@ class DecoderLayer:
         q, k, v = torch.split(qkv, [self._q_size, self._kv_size, self._kv_size], dim=-1)
         q = self._rotated(q, self.q_norm, angles)
         kv.store(layer, batch.pages, batch.offsets, *self._key_value(k, v, angles))
-        x = x + self.o(attention(q, kv, layer))
+        x = x + self._total(self.o(attention(q, kv, layer)))
         gate, up = self.gate_up(rms_norm(x, self.norm2, self.shape.eps)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        return x + self._total(self.down(F.silu(gate) * up))
 
     def store_context(
         self, rows: Tensor, batch: Batch, angles: tuple[Tensor, Tensor], kv: PagedKV, layer: int

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from domino_kernels.attention import Batch, PagedAttention, Visibility
-from domino_kernels.decoder import DecoderLayer, LayerShape, Read
+from domino_kernels.decoder import DecoderLayer, LayerShape, Read, Total, alone
 from domino_kernels.native.decoder import MOST_HEAD_DIM, NativeDecoder
 from domino_kernels.paged_kv import PagedKV
 from domino_kernels.rope import RotaryTable
@@ -23,11 +23,13 @@ class Decoder:
         rules: Sequence[Visibility],
         rotary: RotaryTable,
         taps: Sequence[int] = (),
+        total: Total = alone,
     ) -> None:
-        """read(i) reads layer i's tensors."""
+        """read(i) reads layer i's tensors; `total` sums what narrows a layer, over processes."""
         self.shape, self._rules, self._rotary, self._taps = shape, tuple(rules), rotary, tuple(taps)
-        self.layers = [DecoderLayer(shape, read(i)) for i in range(len(rules))]
+        self.layers = [DecoderLayer(shape, read(i), total) for i in range(len(rules))]
         native = all(layer.qkv.native for layer in self.layers) and shape.head_dim <= MOST_HEAD_DIM
+        native = native and total is alone  # one call runs all layers, without a word between
         self._native = NativeDecoder(self.layers, rules, rotary, self._taps) if native else None
 
     def forward(self, x: Tensor, batch: Batch, kv: PagedKV) -> tuple[Tensor, list[Tensor]]:

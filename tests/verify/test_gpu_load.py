@@ -33,7 +33,11 @@ def pages(monkeypatch: pytest.MonkeyPatch, free: int, **options: Any) -> int:
     total = free + SLACK + 2 * 1000 + prompt
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (total, total))
     target: Any = SimpleNamespace(
-        config=SIZES, dtype=torch.bfloat16, projection=object(), device=torch.device("cuda")
+        config=SIZES,
+        dtype=torch.bfloat16,
+        projection=object(),
+        device=torch.device("cuda"),
+        plan=SimpleNamespace(fixed_bytes=lambda rows: 0),
     )
     return affordable_pages(config, target, 1000)
 
@@ -72,7 +76,6 @@ SAMPLING = SamplingParams(temperature=1.0, seed=1)
     ("options", "choices", "greedy"),
     [
         ({}, 3, True),
-        ({}, 1, False),  # the end of a prompt
         ({"sampling": SAMPLING}, 3, False),
         ({"min_tokens": 4, "stop_ids": frozenset({2})}, 3, False),
         ({"min_tokens": 2, "stop_ids": frozenset({2})}, 3, True),

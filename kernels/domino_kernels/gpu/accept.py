@@ -2,6 +2,8 @@
 # @triton.jit functions take values of the kernel language, which has no types for mypy
 """Logits and proposals in; the target's choices, the accepted count and the bonus token out."""
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -21,7 +23,8 @@ HIGHEST, LOWEST = tl.constexpr(0x7F800000), tl.constexpr(-0x7F800001)  # both in
 
 
 @triton.jit
-def _best_kernel(logits, keys, parts, V: tl.constexpr, T: tl.constexpr, PDL: tl.constexpr):
+def _best_kernel(logits, keys, parts, first, V: tl.constexpr, T: tl.constexpr,
+                 PDL: tl.constexpr):  # fmt: skip
     after_previous(PDL)
     row, part = tl.program_id(0), tl.program_id(1)
     v = part * T + tl.arange(0, T)
@@ -30,7 +33,7 @@ def _best_kernel(logits, keys, parts, V: tl.constexpr, T: tl.constexpr, PDL: tl.
     scores = tl.where(scores == scores, scores, float("inf"))  # found, and then refused
     best = tl.max(scores, axis=0)
     token = tl.min(tl.where((scores == best) & (v < V), v, V - 1), axis=0)
-    tl.store(keys + row * parts + part, pack_key(best, token))
+    tl.store(keys + row * parts + part, pack_key(best, first + token))
 
 
 @triton.jit
@@ -57,23 +60,34 @@ def _accept_kernel(keys, ids, counts, out, parts, width, PARTS: tl.constexpr, W:
     tl.store(result + 2 + j, choice, j < width)
 
 
-def greedy_accept(logits: Tensor, ids: Tensor, counts: Tensor) -> Tensor:
+def greedy_accept(
+    logits: Tensor,
+    ids: Tensor,
+    counts: Tensor,
+    *,
+    first: int = 0,
+    highest: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """logits [B * W, V], ids [B, W] int32 (current, then proposals), counts [B] int32 ids used.
 
     Returns [B, W + 2] int32: accepted proposals, the bonus token, then the choice after each id:
     the highest logit, the lowest id on ties. The accepted count is -1 where the logits of a used
-    id are no numbers.
+    id are no numbers. Where others hold other logits: `first` is the id of column 0, and `highest`
+    takes the maximum of int64 keys [B * W, 1] over all.
     """
     (batch, width), vocab = ids.shape, logits.shape[1]
     parts: int = triton.cdiv(vocab, TILE)
     keys = torch.empty(batch * width, parts, dtype=torch.int64, device=logits.device)
     out = torch.empty(batch, width + 2, dtype=torch.int32, device=logits.device)
     _best_kernel[batch * width, parts](
-        logits, keys, parts, V=vocab, T=TILE, **launch_options(logits, warps=8)
+        logits, keys, parts, first, V=vocab, T=TILE, **launch_options(logits, warps=8)
     )
+    if highest:
+        keys, parts = highest(keys.amax(1, keepdim=True)), 1
     _accept_kernel[(batch,)](
         keys, ids, counts, out, parts, width, PARTS=triton.next_power_of_2(parts),
-        W=triton.next_power_of_2(width), **launch_options(logits, warps=4),
+        W=triton.next_power_of_2(width),
+        **launch_options(logits, warps=4, early=highest is None),
     )  # fmt: skip
     return out
 

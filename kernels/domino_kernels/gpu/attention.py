@@ -172,17 +172,20 @@ def paged_attention(
     splits: int = 1,
     least: int = 64,
     walk: KeyTiles | None = None,
+    merged: int = 0,
 ) -> Tensor:
     """q [n, heads, head_dim] -> the same; kv: k, v [pages, kv_heads, page_size, head_dim].
 
     Each tile's keys are read by `splits` programs a kv head, of `least` keys or more where they
-    are that many. Rows in no tile are not written.
+    are that many. Rows in no tile are not written. `merged`: the results of that many programs are
+    added in one order, however many have any keys.
     """
     (k, v), (_, heads, dim), tiles = kv, q.shape, len(queries.tiles)
     kv_heads, page_size = k.shape[1:3]
     group, padded = heads // kv_heads, max(16, triton.next_power_of_2(dim))
     packed = _padded_rows(queries.tile_rows * group, q.element_size())
-    out, pieces = torch.empty_like(q), tiles * kv_heads * splits * packed if splits > 1 else 0
+    whole = splits == 1 and not merged
+    out, pieces = torch.empty_like(q), 0 if whole else tiles * kv_heads * splits * packed
     mass = torch.empty(pieces * 2, dtype=torch.float32, device=q.device)
     partial = torch.empty(pieces * padded, dtype=torch.float32, device=q.device)
     walk = walk or key_tiles(packed, padded, tiles * kv_heads, q.element_size())
@@ -192,12 +195,13 @@ def paged_attention(
         q, k, v, queries.table, queries.tiles, first, queries.last, partial, mass, out,
         k.stride(0), queries.table.shape[1], splits, max(1, least // walk.keys),
         dim**-0.5 * LOG2E, **sizes, PAGE=page_size, KEYS=walk.keys,
-        WINDOW=queries.first is not None, WHOLE=splits == 1, STAGES=walk.stages,
+        WINDOW=queries.first is not None, WHOLE=whole, STAGES=walk.stages,
         **launch_options(q, warps=walk.warps),
     )  # fmt: skip
-    if splits > 1:
+    if not whole:
         _merge_kernel[tiles, kv_heads, queries.tile_rows * group](
-            queries.tiles, partial, mass, out, splits, **sizes, S=triton.next_power_of_2(splits),
+            queries.tiles, partial, mass, out, splits, **sizes,
+            S=triton.next_power_of_2(max(splits, merged)),
             **launch_options(q, warps=1),
         )  # fmt: skip
     return out

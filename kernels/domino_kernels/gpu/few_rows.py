@@ -16,39 +16,61 @@ HUGE = Tiling(columns=128, depth=128, stages=4, warps=8)
 ENOUGH = 192  # programs that keep all memory channels busy
 MANY = 1024
 LEAST = 128  # programs of the gated product, which has no splits
+FIXED_ROWS = (16, 32, 64, 128)
 
 
 class GpuLinear:
-    """x W^T for `weight` [out, in]; `bias` [out] is for the kernel that adds the parts."""
+    """x W^T for `weight` [out, in]; `bias` [out] is for the kernel that adds the parts.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.weight, self.bias = weight.contiguous(), bias
+    fixed: one product with one order of additions for any number of rows, never cuBLAS.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, fixed: bool = False) -> None:
+        self.weight, self.bias, self.fixed = weight.contiguous(), bias, fixed
         features, width = weight.shape
         own = weight.is_cuda and weight.element_size() == 2
-        self._tilings = {
-            rows: choose_tiling(features, width, rows) if own else None for rows in (16, 32, 64)
-        }
+        if fixed:
+            self._tilings = fixed_tilings(features, width, weight.element_size())
+        else:
+            self._tilings = {
+                rows: choose_tiling(features, width, rows) if own else None for rows in (16, 32, 64)
+            }
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [n, in] -> [S, n, out], whose sum over S is x W^T without the bias."""
-        rows = next((rows for rows in self._tilings if len(x) <= rows), None)
-        tiling = self._tilings[rows] if rows else None
-        return linear_parts(x, self.weight, tiling) if tiling else torch.mm(x, self.weight.T)[None]
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """x [n, in] -> [S, n, out], whose sum over S is x W^T without the bias.
+
+        `out` [n, out] holds the result where that is one part.
+        """
+        tiling = self._tiling(len(x))
+        if tiling is None:
+            return torch.mm(x, self.weight.T, out=out)[None]
+        kept = out[None] if out is not None and tiling.splits == 1 else None
+        return linear_parts(x, self.weight, tiling, kept)
+
+    def _tiling(self, rows: int) -> Tiling | None:
+        most = next((most for most in self._tilings if rows <= most), None)
+        most = most or (max(self._tilings) if self.fixed else None)
+        return self._tilings[most] if most else None
 
 
 class GatedLinear(GpuLinear):
     """silu(gate) * up of x W^T for `weight` [2N, in], gate before up, `bias` [2N]."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        GpuLinear.__init__(self, weight, bias)
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, fixed: bool = False) -> None:
+        GpuLinear.__init__(self, weight, bias, fixed=fixed)
         half, width = len(weight) // 2, weight.shape[1]
         own = weight.is_cuda and weight.element_size() == 2 and bias is None
-        fits = own and SHORT.fits(half, width) and half // SHORT.columns >= LEAST
-        self._gated = {n: replace(SHORT, rows=n, stages=5) for n in (16, 32)} if fits else {}
+        fits = own and SHORT.fits(half, width)
+        self._gated: dict[int, Tiling] = {}
+        if fits and fixed:
+            self._gated = {n: _of_rows(SHORT, n) for n in FIXED_ROWS}
+        elif fits and half // SHORT.columns >= LEAST:
+            self._gated = {n: replace(SHORT, rows=n, stages=5) for n in (16, 32)}
 
     def gated(self, x: Tensor) -> Tensor:
         """x [n, in] -> [n, N]."""
         rows = next((rows for rows in self._gated if len(x) <= rows), None)
+        rows = rows or (max(self._gated, default=None) if self.fixed else None)
         if rows:
             return linear_gated(x, self.weight, self._gated[rows])
         return silu_mul(self(x), x.dtype, self.bias)
@@ -67,3 +89,32 @@ def choose_tiling(features: int, width: int, rows: int) -> Tiling | None:
     else:
         found = replace(SHORT, rows=rows, splits=1 if tiles >= ENOUGH else 2)
     return found if found.fits(features, width) else None
+
+
+def fixed_tilings(features: int, width: int, element_size: int) -> dict[int, Tiling | None]:
+    """The same columns, depth and splits for every number of rows: the same sums in every row.
+
+    The tile's rows differ, which are the narrow operand: no sum runs over them.
+    """
+    if element_size > 2:
+        return {16: Tiling(columns=32, depth=32, stages=2)}
+    tiles = features // 64
+    if tiles > MANY and HUGE.fits(features, width):
+        return {n: _of_rows(HUGE, n) for n in FIXED_ROWS}
+    splits = 1 if tiles >= ENOUGH else 2 if tiles >= ENOUGH // 2 else 4
+    base = next(
+        (
+            found
+            for kind in (LONG, SHORT)
+            for count in (splits, 3, 2, 1)
+            if (found := replace(kind, splits=count)).fits(features, width)
+        ),
+        SHORT,
+    )
+    return {n: _of_rows(base, n) for n in FIXED_ROWS}
+
+
+def _of_rows(tiling: Tiling, rows: int) -> Tiling:
+    """The tiling for so many rows, within a multiprocessor's shared memory."""
+    stages = min(tiling.stages, 5 if rows <= 32 else 4 if rows <= 64 else 3)
+    return replace(tiling, rows=rows, stages=stages, warps=8 if rows > 32 else tiling.warps)

@@ -87,14 +87,15 @@ class Tiling:
         return not (out_features % self.columns or in_features % (self.depth * self.splits))
 
 
-def linear_parts(x: Tensor, weight: Tensor, tiling: Tiling) -> Tensor:
+def linear_parts(x: Tensor, weight: Tensor, tiling: Tiling, out: Tensor | None = None) -> Tensor:
     """x [n, K], weight [N, K] -> [splits, n, N], whose sum over splits is x W^T.
 
-    float32 where several parts are to be added, x's dtype where one is all.
+    float32 where several parts are to be added, x's dtype where one is all; `out` may hold them.
     """
     (rows, width), features = x.shape, len(weight)
-    kept = torch.float32 if tiling.splits > 1 else x.dtype
-    out = torch.empty(tiling.splits, rows, features, dtype=kept, device=x.device)
+    if out is None:
+        kept = torch.float32 if tiling.splits > 1 else x.dtype
+        out = torch.empty(tiling.splits, rows, features, dtype=kept, device=x.device)
     steps = triton.cdiv(width, tiling.depth * tiling.splits)
     grid = triton.cdiv(features, tiling.columns), tiling.splits, triton.cdiv(rows, tiling.rows)
     _linear_kernel[grid](

@@ -50,10 +50,12 @@ def add_rms_norm(
     *,
     bias: Tensor | None = None,
     tap: Tensor | None = None,
+    early: bool = True,
 ) -> Tensor:
     """stream [n, H] += parts [S, n, H] + bias [H], in place; returns its rms norm x weight [n, H].
 
     `tap` [n, H], rows any distance apart, receives the new stream too. Without parts: the norm.
+    Not `early`: no launch before the end of the kernel before, where that is no kernel of ours.
     """
     n, hidden = stream.shape
     out = torch.empty_like(stream)
@@ -62,7 +64,7 @@ def add_rms_norm(
         stream if tap is None else tap, stream, n * hidden, 0 if tap is None else tap.stride(0),
         eps, H=hidden, HP=triton.next_power_of_2(hidden), PARTS=0 if parts is None else len(parts),
         BIAS=bias is not None, TAP=tap is not None, STORE=False,
-        **launch_options(stream, warps=_warps(hidden)),
+        **launch_options(stream, warps=_warps(hidden), early=early),
     )  # fmt: skip
     return out
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from router.discovery import addresses
+from router.discovery import discovery
 from serving.contract import ModeName
 from serving.options import OptionError, check_seconds, field
 from serving.service_options import ServiceOptions
@@ -14,9 +14,12 @@ _DURATIONS = ("seat_timeout_s", "failover_s", "startup_timeout_s", "grace_s")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RouterConfig(ServiceOptions):
     target: Path = field(help="target's folder; its tokenizer.json and tokenizer_config.json")
-    verify: str = field(help="host:port of the verify service; several with commas between")
+    verify: str = field(
+        help="where verify services are: host:port, several with commas between, dns:NAME:PORT, or "
+        "k8s:[NAMESPACE/]SERVICE:PORT"
+    )
     draft: str | None = field(
-        None, help="host:port of the draft service, or several; without one, plain"
+        None, help="where draft services are, in the same forms; without any, plain"
     )
     mode: ModeName | None = field(
         None, help="mode of requests that name none (default: the strongest one available)"
@@ -46,8 +49,8 @@ class RouterConfig(ServiceOptions):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")
         check_seconds(self, *_DURATIONS, or_zero=True)
-        addresses("verify", self.verify)
+        discovery("verify", self.verify)
         if self.draft is not None:
-            addresses("draft", self.draft)
+            discovery("draft", self.draft)
         if self.draft is None and self.mode not in (None, "ar"):
             raise OptionError("mode", self.mode, "needs a draft service: give --draft")

@@ -17,7 +17,6 @@ from router.admission import Work
 from router.groups import Group, VerifyGroups
 from router.history import History
 from router.metrics import FAILOVERS
-from router.metrics import FAILOVERS
 from router.seats import DraftSeats
 from serving.errors import Draining, Overloaded, PeerUnavailable, ServingError
 
@@ -89,7 +88,7 @@ class Course:
             try:
                 self._run = group, verify_id
                 FAILOVERS.inc(by=self._losses > 0)
-                async with seats.hold(work) if seats else nullcontext() as seat:
+                async with seats.hold(work, group.endpoint) if seats else nullcontext() as seat:
                     await self._run_there(group, verify_id, seat, deliver)
             except Overloaded:
                 self._refused.add(group)
@@ -123,7 +122,6 @@ class Course:
             raise error
         if self._failover.groups.usable(self._refused):
             _log.warning("request %s goes to another group: %s", work.request_id, error)
-            FAILOVERS.inc()
             return
         if not self._history.ids:
             raise error

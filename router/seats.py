@@ -62,13 +62,13 @@ class DraftSeats:
             await draft.channel.close()
 
     @asynccontextmanager
-    async def hold(self, work: Work) -> AsyncIterator[verify_pb2.DraftSeat | None]:
-        """A reserved seat, or None when the request is to run plain.
+    async def hold(self, work: Work, near: Endpoint) -> AsyncIterator[verify_pb2.DraftSeat | None]:
+        """A reserved seat, or None when the request is to run plain. near: its verify service.
 
         Given back at the end, without waiting for it: a request that verify refuses, or that ends
         before its first drafted step, leaves it unopened. For an opened one nothing happens.
         """
-        draft, seat = await self._find(work)
+        draft, seat = await self._find(work, near)
         try:
             yield seat
         finally:
@@ -78,12 +78,16 @@ class DraftSeats:
                 self._releases.add(task)
                 task.add_done_callback(self._releases.discard)
 
-    async def _find(self, work: Work) -> tuple[_Draft | None, verify_pb2.DraftSeat | None]:
-        """A seat on the least used draft that has one, within the timeout."""
+    async def _find(
+        self, work: Work, near: Endpoint
+    ) -> tuple[_Draft | None, verify_pb2.DraftSeat | None]:
+        """A seat on the nearest draft that has one, the least used of equals, in the timeout."""
         if work.mode == spec.MODE_AR:
             return None, None
         end, reason = time.monotonic() + self._timeout_s, "no draft service answers"
-        for draft in sorted(self._drafts.values(), key=lambda draft: draft.held):
+        for draft in sorted(
+            self._drafts.values(), key=lambda d: (-near.nearness(d.endpoint), d.held)
+        ):
             if time.monotonic() < draft.away_until:
                 continue
             try:
@@ -124,8 +128,11 @@ class DraftSeats:
         await self._close_if_gone(draft)
 
     async def _watch(self) -> None:
-        async for endpoints in self._discovery.watch():
-            await self._change({endpoint.address: endpoint for endpoint in endpoints})
+        try:
+            async for endpoints in self._discovery.watch():
+                await self._change({endpoint.address: endpoint for endpoint in endpoints})
+        except Exception:
+            _log.exception("discovery of draft services ended; the last ones stay")
 
     async def _change(self, endpoints: Mapping[str, Endpoint]) -> None:
         for address in endpoints.keys() - self._drafts.keys():

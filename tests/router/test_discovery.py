@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from router.discovery import discovery
 from router.discovery_dns import DnsName
 from router.discovery_kubernetes import KubernetesService
 from router.endpoint import FAR, SAME_NODE, SAME_ZONE, Endpoint
 from router.endpoint_slices import endpoints
+from serving.options import OptionError
 from tests.router.fake_kubernetes import (
     END,
     FakeKubernetes,
@@ -244,3 +246,31 @@ def test_a_pod_with_two_families_is_one_replica() -> None:
     both = [endpoint_slice("a", four), endpoint_slice("b", six, family="IPv6")]
     assert addresses(endpoints(both, "grpc")) == ["10.0.0.1:50052"]
     assert addresses(endpoints(both[1:], "grpc")) == ["[fd00::1]:50052"]
+
+
+def test_an_option_names_its_source() -> None:
+    """Prevents a Service's name from being dialled as a host, and the other way round."""
+    assert isinstance(discovery("verify", "dns:verify.serving.svc:50053"), DnsName)
+    assert isinstance(discovery("verify", "k8s:serving/verify:grpc"), KubernetesService)
+
+    async def talk(sets: Sets) -> None:
+        assert await anext(sets) == (
+            Endpoint(address="h1:1", node="h1"),
+            Endpoint(address="h2:1", node="h2"),
+        )
+
+    follow(talk, discovery("verify", "h1:1, h2:1"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "a:1,", "a:1,a:1", ",".join(f"h{i}:1" for i in range(257))),
+        *("dns:", "dns:verify", "dns:verify:grpc", "dns:verify:0", "dns:verify:65536", "dns:a b:1"),
+        *("k8s:", "k8s:verify", "k8s:verify:", "k8s:a/b/verify:grpc", "k8s:Verify:1", "k8s:v:0"),
+    ],
+)
+def test_an_option_that_names_none_is_refused(text: str) -> None:
+    """Prevents a router that starts, and then waits for a place that cannot exist."""
+    with pytest.raises(OptionError, match="verify"):
+        discovery("verify", text)

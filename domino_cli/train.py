@@ -1,10 +1,10 @@
-"""`domino-serve train CONFIG [key=value ...]`: trains a draft, or resumes it."""
+"""`domino-serve train CONFIG [key=value ...]`: trains a draft, or resumes it; looks at runs."""
 
 import argparse
 from pathlib import Path
 
 from domino_cli.errors import UsageError
-from domino_cli.progress import say
+from domino_cli.progress import Bar, say
 from serving.errors import StartError
 
 SMOKE = "smoke"
@@ -15,9 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "config",
         metavar="CONFIG",
         help=f"TOML or JSON file of settings; {SMOKE}: one random batch learnt by heart in 120 "
-        "steps, which shows that masks and labels are right on this machine",
+        "steps, which shows that masks and labels are right on this machine; plot RUN: curves of a "
+        "run as one HTML page; verify RUN: whether its checkpoints are whole",
     )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="win over the file")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value | RUN", help="settings that win over the file"
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "settings:\n" + "\n".join(settings())
 
@@ -44,6 +47,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.config in OF_A_RUN:
+        if len(args.overrides) != 1:
+            raise UsageError(f"{args.config} needs the folder of one run, got {args.overrides}")
+        return OF_A_RUN[args.config](Path(args.overrides[0]))
     if args.config == SMOKE:
         from training.smoke import smoke
 
@@ -52,7 +59,29 @@ def execute(args: argparse.Namespace) -> int:
     from training.session import open_session
 
     config = load_config(Path(args.config), args.overrides)
-    folder = open_session(config, say).run(say)
+    bar = Bar(config.steps)
+    folder = open_session(config, say).run(say, tick=bar.draw)
+    bar.clear()
     say(f"exported to {folder}")
     print(folder)
     return 0
+
+
+def plot(run: Path) -> int:
+    from domino_cli.train_plot import plot
+
+    print(plot(run))
+    return 0
+
+
+def verify(run: Path) -> int:
+    """Prints each checkpoint's state; 1 when one behind the tracked one is damaged."""
+    from training.checkpoint import WHOLE, verify
+
+    found = verify(run)
+    for name, state in found.items():
+        print(f"{name} {state}")
+    return 0 if set(found.values()) == {WHOLE} else 1
+
+
+OF_A_RUN = {"plot": plot, "verify": verify}

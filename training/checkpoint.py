@@ -4,6 +4,7 @@ A folder appears whole or not at all: it is written beside its place, synced, th
 then does the tracker move. A resumed run is the run that was never interrupted.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from training.errors import TrainingError
 
 TRACKER = "latest_checkpointed_iteration.txt"
 MODEL, OPTIMIZER, META = "model.safetensors", "optimizer.safetensors", "meta.json"
+WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,26 +41,36 @@ def save(run: Path, state: State, *, keep: int) -> Path:
     Raises TrainingError when the disk is full; what was there before stays as it was.
     """
     step = int(state.meta["step"])
-    place = run / f"iter_{step:07d}"
-    partial = run / f".{place.name}.partial"
+    place = write(run / f"iter_{step:07d}", state)
+    try:
+        _track(run, step)
+    except OSError as error:
+        raise TrainingError(f"{run / TRACKER} could not be written: {error}") from error
+    for old in sorted(iterations(run))[:-keep]:
+        if old != step:
+            shutil.rmtree(run / f"iter_{old:07d}")
+    return place
+
+
+def write(place: Path, state: State) -> Path:
+    """A folder that is there as a whole or not at all; raises TrainingError when it cannot be."""
+    partial = place.parent / f".{place.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
         save_file(_on_cpu(state.masters), partial / MODEL)
         if state.optimizer:
             save_file(_on_cpu(state.optimizer), partial / OPTIMIZER)
-        (partial / META).write_text(json.dumps(state.meta, indent=1) + "\n")
+        hashes = {file.name: _hash(file) for file in sorted(partial.iterdir())}
+        meta = {**state.meta, "sha256": hashes}
+        (partial / META).write_text(json.dumps(meta, indent=1) + "\n")
         for file in partial.iterdir():
             _sync(file)
         shutil.rmtree(place, ignore_errors=True)
         partial.rename(place)
-        _track(run, step)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise TrainingError(f"checkpoint {place} could not be written: {error}") from error
-    for old in sorted(iterations(run))[:-keep]:
-        if old != step:
-            shutil.rmtree(run / f"iter_{old:07d}")
     return place
 
 
@@ -89,6 +101,48 @@ def load(run: Path) -> State | None:
 def iterations(run: Path) -> list[int]:
     """Completed steps of the checkpoints that are there."""
     return [int(p.name.removeprefix("iter_")) for p in run.glob("iter_" + "[0-9]" * 7)]
+
+
+def verify(run: Path) -> dict[str, str]:
+    """Every checkpoint of a run by name: "whole", or what is wrong with it.
+
+    Raises TrainingError where there is none, or the tracker names none that is whole.
+    """
+    found = {f"iter_{i:07d}": _fault(run / f"iter_{i:07d}") for i in sorted(iterations(run))}
+    if not found:
+        raise TrainingError(f"{run}: has no checkpoint (iter_NNNNNNN); give the folder of a run")
+    tracked = "iter_" + _tracked(run).rjust(7, "0")
+    if found.get(tracked) != WHOLE:
+        state = found.get(tracked, "missing")
+        there = "; ".join(f"{name} {fault}" for name, fault in found.items())
+        raise TrainingError(
+            f"{run / TRACKER} names {tracked}, which is {state}; there are: {there}"
+        )
+    return found
+
+
+def _tracked(run: Path) -> str:
+    try:
+        return (run / TRACKER).read_text().strip()
+    except OSError as error:
+        raise TrainingError(f"{run}: has no {TRACKER}: {error}") from error
+
+
+def _fault(place: Path) -> str:
+    try:
+        meta = json.loads((place / META).read_text())
+        for name, expected in meta.get("sha256", {}).items():
+            if _hash(place / name) != expected:
+                return f"damaged: {name} is not what was written"
+        load_file(place / MODEL)
+    except (OSError, ValueError, SafetensorError) as error:
+        return f"damaged: {error}"
+    return WHOLE
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def refuse_other_run(saved: Mapping[str, Any], config: Mapping[str, Any]) -> None:

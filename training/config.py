@@ -53,6 +53,10 @@ class TrainConfig:
     seed: int = field(0, help="of weights, order and anchors")
     device: str = field("cpu", help="cpu or cuda")
     dtype: Literal["float32", "bfloat16"] = field("float32", help="of the products; masters: f32")
+    held_out: Path | None = field(None, help="JSONL of prompts to draft for while training")
+    eval_interval: int = field(500, help="steps between two evaluations on held_out")
+    eval_tokens: int = field(128, help="tokens answered to each of them")
+    tensorboard: bool = field(False, help="figures to OUTPUT/tensorboard too")
     log_interval: int = field(10, help="steps between two metric lines")
     save_interval: int = field(500, help="steps between two checkpoints")
     max_checkpoints: int = field(2, help="checkpoints kept")
@@ -62,6 +66,7 @@ class TrainConfig:
         for name in (
             *("layers", "taps", "gru_hidden_dim", "emb_dim", "rows", "anchors", "accumulation"),
             *("steps", "lr", "clip", "chunk", "log_interval", "save_interval", "max_checkpoints"),
+            *("eval_interval", "eval_tokens"),
         ):
             if not getattr(self, name) > 0:
                 raise OptionError(name, getattr(self, name), "must be above 0")

@@ -6,7 +6,7 @@ sees the bytes that serving sends.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,18 +61,21 @@ def read_prompts(file: Path, tokenizer: Tokenizer, vocab_size: int) -> list[list
     for number, line in read_lines(file):
         if isinstance(line, LineError):
             raise line
-        ids = _prompt(line, tokenizer)
+        ids = prompt_ids(line, tokenizer.encode_chat)
         if any(i >= vocab_size for i in ids):
             raise LineError(file, number, f"has ids above the target's {vocab_size}")
         found.append(ids)
     return found
 
 
-def _prompt(line: Conversation, tokenizer: Tokenizer) -> list[int]:
+def prompt_ids(
+    line: Conversation, encode: Callable[[list[dict[str, str]]], list[int]]
+) -> list[int]:
+    """Ids up to where the assistant begins."""
     if isinstance(line, Tokens):
         return line.ids[: line.supervised.index(True) if any(line.supervised) else None]
     until = next((i for i, t in enumerate(line) if t.role == "assistant"), len(line))
-    return tokenizer.encode_chat([{"role": t.role, "content": t.content} for t in line[:until]])
+    return encode([{"role": t.role, "content": t.content} for t in line[:until]])
 
 
 def _add(

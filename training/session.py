@@ -1,10 +1,9 @@
 """One training run from its config: reads, checks, trains, saves, exports."""
 
 import dataclasses
-import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from training.cross_entropy import Head
 from training.dataset import Document, pack, read_dataset
 from training.draft import DraftForward
 from training.errors import TrainingError
+from training.evaluate import HeldOut, evaluate, read_held_out
 from training.export import (
     draft_json,
     export,
@@ -35,20 +35,23 @@ from training.sanity import check_features
 from training.slots import ScoredSlots
 from training.target import BatchTarget
 from training.trainer import Trainer
+from training.watch import Watch, gpu_figures
 
-METRICS, EXPORT = "metrics.jsonl", "export"
+EXPORT, EVALUATED = "export", "evaluated"
 STOP_AFTER = 3  # log lines in a row without a finite loss
 Report = Callable[[str], None]
+Tick = Callable[[int, float], None]  # completed steps, seconds left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """draft_json: config.json of the draft in the making."""
+    """draft_json: config.json of the draft in the making. held_out: prompts to evaluate on."""
 
     config: TrainConfig
     target: BatchTarget
     trainer: Trainer
     draft_json: dict[str, Any]
+    held_out: Sequence[HeldOut] = ()
 
     def again(self, config: TrainConfig) -> "Session":
         """The same run from its first step, with another number of steps, features kept."""
@@ -60,33 +63,59 @@ class Session:
         )
         return dataclasses.replace(self, config=config, trainer=fresh)
 
-    def run(self, report: Report, until: int | None = None) -> Path:
+    def run(
+        self, report: Report, until: int | None = None, tick: Tick = lambda step, eta_s: None
+    ) -> Path:
         """Trains to the end (or `until`), saving on the way; returns the export's folder."""
         config, trainer = self.config, self.trainer
-        began, first, bad = time.monotonic(), trainer.step, 0
+        speed, bad = Speed(trainer.step, config.steps), 0
         end = config.steps if until is None else until
-        with (config.output / METRICS).open("a") as metrics:
+        with Watch(config.output, tensorboard=config.tensorboard) as watch:
             while trainer.step < end:
                 trainer.train_step()
-                if trainer.step % config.log_interval == 0 or trainer.step == end:
-                    line = self._line(began, first)
-                    metrics.write(json.dumps(line) + "\n")
-                    metrics.flush()
+                tick(trainer.step, speed.eta_s(trainer.step))
+                if self._is_due(config.log_interval, end):
+                    line = self._line(speed)
+                    watch.add(line)
                     report(progress(line, config.steps))
                     bad = 0 if math.isfinite(line["loss"]) else bad + 1
                     if bad >= STOP_AFTER:
-                        raise TrainingError(f"loss: not finite up to step {trainer.step}; lower lr")
-                if trainer.step % config.save_interval == 0 or trainer.step == end:
-                    self.save()
+                        raise self._diverged()
+                if self._is_due(config.eval_interval, end) and self.held_out:
+                    found = self._evaluation()
+                    watch.add({"step": trainer.step, "evaluation": found})
+                    report(f"step {trainer.step}: {shown(found)}")
+                if self._is_due(config.save_interval, end):
+                    if trainer.is_finite:
+                        self.save()
+                    elif trainer.step == end:
+                        raise self._diverged()
         return self.export(config.output / EXPORT)
 
-    def _line(self, began: float, first: int) -> dict[str, float]:
-        """The metrics of now, with the speed since `began` and the time left in seconds."""
-        line, done = self.trainer.metrics(), self.trainer.step - first
-        took = time.monotonic() - began
-        line["steps_per_s"] = done / took
-        line["eta_s"] = (self.config.steps - self.trainer.step) * took / done
-        return line
+    def _line(self, speed: "Speed") -> dict[str, float]:
+        """The metrics of now, with the speed of this process and the time left in seconds."""
+        config, step = self.config, self.trainer.step
+        line, steps_per_s = self.trainer.metrics(), speed.steps_per_s(step)
+        tokens = config.rows * config.row_length * config.accumulation * self.trainer.ranks.count
+        line |= {"tokens": step * tokens, "tokens_per_s": steps_per_s * tokens}
+        line |= {"steps_per_s": steps_per_s, "eta_s": speed.eta_s(step)}
+        return line | gpu_figures(self.target.device)
+
+    def _is_due(self, interval: int, end: int) -> bool:
+        return self.trainer.step % interval == 0 or self.trainer.step == end
+
+    def _diverged(self) -> TrainingError:
+        """The step is kept for a look at it; what a resume would load stays as it was."""
+        step = self.trainer.step
+        place = checkpoint.write(self.config.output / f"diverged_{step:07d}", self.trainer.state())
+        return TrainingError(f"loss: not finite up to step {step}, kept in {place}; lower lr")
+
+    def _evaluation(self) -> dict[str, Any]:
+        """What real drafting on the held-out prompts accepts now."""
+        draft, config = self.export(self.config.output / EVALUATED), self.config
+        return evaluate(
+            self.target, draft, self.held_out, width=config.block_size, new=config.eval_tokens
+        )
 
     def save(self) -> None:
         """A checkpoint of now."""
@@ -145,7 +174,12 @@ def open_session(
     if saved is not None:
         trainer.resume(saved)
         report(f"resumed behind step {trainer.step}")
-    return Session(config=config, target=target, trainer=trainer, draft_json=made)
+    held_out: Sequence[HeldOut] = ()
+    if config.held_out:
+        held_out = read_held_out(config.held_out, config.target, target.config.vocab_size)
+    return Session(
+        config=config, target=target, trainer=trainer, draft_json=made, held_out=held_out
+    )
 
 
 def load_target(config: TrainConfig, dtype: torch.dtype, device: torch.device) -> BatchTarget:
@@ -162,6 +196,28 @@ def refuse_mask(ids: torch.Tensor, mask: int) -> None:
     count = int((ids == mask).sum())
     if count:
         raise TrainingError(f"mask_token_id: {mask} is {count} times in the data; take another")
+
+
+class Speed:
+    """Of this process's own steps, which a resumed run has fewer of than the run."""
+
+    def __init__(self, first: int, total: int) -> None:
+        self._first, self._total, self._began = first, total, time.monotonic()
+
+    def steps_per_s(self, step: int) -> float:
+        return (step - self._first) / (time.monotonic() - self._began)
+
+    def eta_s(self, step: int) -> float:
+        """Seconds left."""
+        return (self._total - step) / self.steps_per_s(step)
+
+
+def shown(evaluation: dict[str, Any]) -> str:
+    """An evaluation in a line for people."""
+    figures = evaluation["workloads"].items()
+    lengths = " ".join(f"{name} {f['acceptance_length']:.3f}" for name, f in figures)
+    base = f" base_macro {b:.3f}" if (b := evaluation.get("base_acceptance_macro")) else ""
+    return f"acceptance {lengths} macro {evaluation['acceptance_macro']:.3f}{base}"
 
 
 def progress(line: dict[str, float], total: int) -> str:

@@ -82,6 +82,11 @@ class Speculation:
             return None
         return DominoSampler(self.config, checkpoint, head, self.target.embedding)
 
+    @property
+    def has_head(self) -> bool:
+        """Whether there is more than the base branch."""
+        return self._domino is not None
+
     @torch.no_grad()
     def answers(
         self,

@@ -23,7 +23,15 @@ from training.ranks import ONE_RANK, Ranks
 from training.rows import candidates, choose_anchors
 
 # What a resumed run may change without becoming another run.
-FREE = ("output", "init", "log_interval", "save_interval", "max_checkpoints", "save_optimizer")
+FREE = (
+    "output",
+    "init",
+    "log_interval",
+    "save_interval",
+    "max_checkpoints",
+    "save_optimizer",
+    *("held_out", "eval_interval", "eval_tokens", "tensorboard"),
+)
 FREE_TOO = ("data", "target", "device", "features", "chunk")  # paths and where things are computed
 
 
@@ -70,6 +78,11 @@ class Trainer:
     def weights(self) -> dict[str, Tensor]:
         """Copies in the dtype of the products."""
         return {name: w.detach().to(self.dtype) for name, w in self.masters.items()}
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the last step's gradients were numbers; the weights are none else."""
+        return bool(torch.isfinite(self._norm))
 
     def train_step(self) -> None:
         """One optimizer step."""

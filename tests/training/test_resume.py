@@ -10,7 +10,7 @@ import torch
 from tests.training import runs
 from training import checkpoint
 from training.errors import TrainingError
-from training.session import METRICS
+from training.watch import METRICS
 
 
 def quiet(_: str) -> None:
@@ -28,7 +28,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, changes: dict[str, Any]) -
     resumed.run(quiet)
     for name, weight in whole.trainer.masters.items():
         assert torch.equal(weight, resumed.trainer.masters[name]), name
-    timing = ("steps_per_s", "eta_s")
+    timing = ("steps_per_s", "tokens_per_s", "eta_s")
     lines = [
         [
             {k: v for k, v in json.loads(line).items() if k not in timing}

@@ -163,12 +163,12 @@ def steps() -> Iterator[str]:
             ids = torch.tensor([i for w in work for i in w.ids], device="cuda")
             x, _ = torch_path.forward(ids, Batch(spans, PAGE, device), kv)
             wanted = torch_path.logits(x)
-            rows = ragged_rows(work, PAGE, ours.heads, ours.tile_rows, device)
+            rows = ragged_rows(work, PAGE, ours.plan, device)
             found = ours.logits(ours.forward(rows, own, table))
             most = 2e-5 if dtype == torch.float32 else 3e-2
             yield expect(f"{count} rows a sequence, {dtype}", relative(found, wanted), most)
         graph = step_graphs(ours, own, 4, 16, table)
-        chosen = [c.ids for c in graph.run(work)]
+        chosen = [row[2 : 2 + len(w.ids)] for row, w in zip(graph.run(work)[0], work)]  # noqa: B905
         best = wanted.view(3, 11, -1)
         gaps = _shortfalls(best, torch.tensor(chosen, device="cuda"))
         scale = float(best.std())

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from serving.rope_config import Rope
 from serving.target_config import TargetConfig
 from verify_service.gpu_step import StepGraphs
 from verify_service.gpu_target import GpuTarget, Projection
+from verify_service.ranks import ALONE, Ranks
 from verify_service.scheduler import Work
 from verify_service.sequence import Request, Sequence
 
@@ -59,16 +61,36 @@ class RandomWeights:
         return self.tensor(name, shape, self._dtype)
 
 
-def random_target(config: TargetConfig, dtype: torch.dtype, taps: Seq[int] = ()) -> GpuTarget:
+def qwen3_32b(layers: int = 64) -> TargetConfig:
+    """Qwen3-32B's sizes."""
+    return replace(
+        qwen3_8b(), num_layers=layers, hidden_size=5120, intermediate_size=25600, num_heads=64
+    )
+
+
+def random_target(
+    config: TargetConfig,
+    dtype: torch.dtype,
+    taps: Seq[int] = (),
+    *,
+    ranks: Ranks = ALONE,
+    deterministic: bool = False,
+) -> GpuTarget:
     """With `taps`, a projection of them to one row."""
     weights, hidden = RandomWeights(dtype), config.hidden_size
     projection = None
     if taps:
         fc = GpuLinear(weights.read("fc.weight", (hidden, len(taps) * hidden)))
         projection = Projection(fc, weights.read("hidden_norm.weight", (hidden,)), 1e-6)
-    device = torch.device("cuda")
     return GpuTarget(
-        config, weights.read, dtype=dtype, device=device, taps=taps, projection=projection
+        config,
+        weights.read,
+        dtype=dtype,
+        device=torch.device("cuda", torch.cuda.current_device()),
+        taps=taps,
+        projection=projection,
+        ranks=ranks,
+        deterministic=deterministic,
     )
 
 

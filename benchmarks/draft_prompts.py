@@ -1,8 +1,9 @@
 """`python -m benchmarks.draft_prompts OUT`: prompts for training.embedded, benchmark ones held out.
 
 Writes prompts.jsonl (users' turns, standard library functions, made-up problems; none of the
-benchmarks' prompts) and held_out.jsonl (the first 64 prompts of each workload, and users' turns of
-conversations that are not trained on). The texts come from packages and stay out of the repository.
+benchmarks' prompts), benchmarks.jsonl (those, to keep them out of prompts made later) and
+held_out.jsonl (the first 64 prompts of each workload, and users' turns of conversations that are
+not trained on). The texts come from packages and stay out of the repository.
 """
 
 import argparse
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     say(f"{len(chat)} users' turns, {len(code)} functions, {len(problems)} problems")
     prompts = shuffled([*chat, *code, *problems], 1)
     write(folder / "prompts.jsonl", ({"text": text} for text in prompts))
+    write(folder / "benchmarks.jsonl", ({"text": text} for text in benchmarks))
     first_turns = ({"conversations": r.get("conversations", [])[:1]} for r in held)
     others = shuffled(without_benchmarks(user_turns(first_turns), benchmarks), 0)
     kept = {name: found[:HELD_OUT_EACH] for name, found in workloads.items()}

@@ -19,6 +19,9 @@ class TrainConfig:
     data: Path = field(help="folder of a prepared dataset")
     output: Path = field(help="folder of the run: checkpoints and metrics")
     init: Path | None = field(None, help="draft checkpoint to start from (weights only)")
+    start: Literal["new", "target"] = field(
+        "new", help="weights of the layers: new ones, or copies of the target's, evenly spaced"
+    )
     head: Literal["domino", "dflash"] = field("domino", help="with the correction head or without")
     block_size: int = field(16, help="positions of a block, the anchor included")
     mask_token_id: int = field(help="id of open positions; one that the data never has")

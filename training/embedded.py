@@ -1,8 +1,8 @@
-"""`python -m training.embedded`: the draft that ships, from prompts to a measured checkpoint.
+"""`python -m training.embedded`: the draft that ships, from the target's answers to a measured one.
 
-One command on one GPU: the target answers the prompts, its features stay in memory, a draft is
-trained for a given time, exported, and measured by real greedy drafting on held-out prompts.
-Several GPUs, one process each as torchrun starts them, share the answering and the training.
+The features of all answers stay in memory, a draft is trained for a given time, exported, and
+measured by real greedy drafting on held-out prompts. Several GPUs, one process each as torchrun
+starts them, share the datasets and the training.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,9 @@ from router.tokenizer import Tokenizer
 from serving.device import open_device
 from serving.tensors import DTYPES
 from training.config import TrainConfig, load_config
-from training.dataset import Document, read_dataset, write_dataset
-from training.generate import Limits
-from training.ranks import Ranks, join
-from training.regenerate import LEAST_ANSWER, document, regenerate
+from training.dataset import Document, read_dataset
+from training.embedded_answers import encode
+from training.ranks import Ranks, join, place
 from training.session import Session, load_target, open_session
 from training.speculate import (
     Answer,
@@ -44,17 +44,18 @@ def say(text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    config = load_config(args.config, [*args.overrides, f"output={args.out}"])
+    output = args.out / f"rank-{place().rank}" if place().rank else args.out
+    config = load_config(args.config, [*args.overrides, f"output={output}"])
     device, dtype = open_device(config.device), DTYPES[config.dtype]
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # refuses masked queries of few rows
-    ranks = join(device)
+    ranks = dataclasses.replace(join(device), own_rows=True)
     target = load_target(config, dtype, device)
     say(f"target loaded: {torch.__version__}, {config.device}, rank {ranks.rank} of {ranks.count}")
-    documents = answered(args, config, target, ranks)
+    documents = shared_out(args.answers, ranks, args.max_tokens)
     config, session = timed_session(args, config, target, documents, ranks)
     session.run(say if ranks.rank == 0 else lambda _: None)
-    if ranks.rank > 0:
+    if ranks.rank > 0 or not args.held_out:
         return 0
     say(f"exported to {session.export(args.out / 'export')}")
     result = {"config": _plain(config), "documents": len(documents)}
@@ -67,52 +68,24 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m training.embedded", description=__doc__)
     found.add_argument("config", type=Path, help="a training config")
     found.add_argument("overrides", nargs="*", metavar="key=value")
-    found.add_argument("--prompts", type=Path, required=True, help='JSONL of {"text"}')
-    found.add_argument("--held-out", type=Path, required=True, help='JSONL of {"workload", "text"}')
+    found.add_argument("--held-out", type=Path, help='JSONL of {"workload", "text"} to measure on')
     found.add_argument("--out", type=Path, required=True, help="where the results go")
-    found.add_argument("--answers", type=Path, required=True, help="folder shared by the shards")
-    found.add_argument("--answer-seconds", type=float, default=60, metavar="S")
+    found.add_argument("--answers", type=Path, required=True, help="of training.embedded_answers")
     found.add_argument("--deadline", type=float, default=500, metavar="S", help="of everything")
     found.add_argument("--reserve", type=float, default=45, metavar="S", help="for measuring")
-    found.add_argument("--max-tokens", type=int, default=15_000_000, metavar="N", help="trained on")
-    found.add_argument("--gen-rows", type=int, default=2048, metavar="N")
-    found.add_argument("--prompt-tokens", type=int, default=256, metavar="N")
-    found.add_argument("--new-tokens", type=int, default=384, metavar="N")
+    found.add_argument("--max-tokens", type=int, default=15_000_000, metavar="N", help="a process")
     return found
 
 
-def answered(
-    args: argparse.Namespace, config: TrainConfig, target: BatchTarget, ranks: Ranks
-) -> list[Document]:
-    """This rank's answers, written for all, and then everybody's, up to the tokens wanted."""
-    shard, shards = ranks.rank, ranks.count
-    tokenizer = Tokenizer.load(config.target)
-    texts = [json.loads(line)["text"] for line in args.prompts.read_text().split("\n") if line]
-    prompts = [encode(tokenizer, text) for text in texts[shard::shards]]
-    say(f"{len(prompts)} prompts encoded")
-    limits = Limits(rows=args.gen_rows, prompt=args.prompt_tokens, new=args.new_tokens)
-    found = regenerate(target, prompts, limits, seconds=args.answer_seconds, report=say)
-    made = [document(prompts[a.prompt], a.tokens) for a in found if len(a.tokens) >= LEAST_ANSWER]
-    partial = args.answers / f".{shard}"
-    write_dataset(partial, made, {"source": "the target's own greedy answers"})
-    partial.rename(args.answers / str(shard))
-    while not all((args.answers / str(i)).exists() for i in range(shards)):
-        time.sleep(0.2)
-    everything = [d for i in range(shards) for d in read_dataset(args.answers / str(i))]
+def shared_out(folder: Path, ranks: Ranks, most: int) -> list[Document]:
+    """Every count-th dataset in `folder`, in random order, up to `most` tokens."""
+    names = sorted(path for path in folder.iterdir() if path.is_dir())
+    everything = [d for path in names[ranks.rank :: ranks.count] for d in read_dataset(path)]
     order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(0)).tolist()
-    kept, tokens = [], 0
-    for i in order:
-        tokens += len(everything[i].ids)
-        if tokens > args.max_tokens:
-            break
-        kept.append(everything[i])
-    say(f"{len(everything)} documents in all shards, {len(kept)} kept")
+    ends = accumulate(len(everything[i].ids) for i in order)
+    kept = [everything[i] for i, end in zip(order, ends, strict=True) if end <= most]
+    say(f"{len(kept)} of {len(everything)} documents from {len(names)} datasets kept")
     return kept
-
-
-def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """One user's turn in the target's chat template."""
-    return tokenizer.encode_chat([{"role": "user", "content": text}])
 
 
 def timed_session(
@@ -126,10 +99,10 @@ def timed_session(
     session = open_session(config, say, target=target, documents=documents, ranks=ranks)
     for _ in range(3):
         session.trainer.train_step()
-    began = now(target)
-    for _ in range(CALIBRATION_STEPS):
+    began, timed = now(target), min(CALIBRATION_STEPS, config.steps)
+    for _ in range(timed):
         session.trainer.train_step()
-    each = (now(target) - began) / CALIBRATION_STEPS
+    each = (now(target) - began) / timed
     left = args.deadline - args.reserve - (time.monotonic() - BEGAN)
     steps = ranks.least(max(1, min(config.steps, int(left / each * 0.97))))
     say(f"{each * 1e3:.2f} ms a step, {left:.0f} s left: {steps} steps")

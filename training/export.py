@@ -1,7 +1,6 @@
 """A draft in training in, a checkpoint in the DFlash authors' format out, and back."""
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,11 @@ from torch import Tensor
 from serving.checkpoint import CONFIG_FILE, Checkpoint
 from serving.draft_config import DraftConfig
 from serving.draft_format import load_draft_config, open_draft
-from serving.draft_tensors import draft_tensors
 from serving.target_config import TargetConfig
 from training.config import TrainConfig
 from training.errors import TrainingError
 
 WEIGHTS_FILE = "model.safetensors"
-OUTPUTS = ("o_proj.weight", "down_proj.weight")  # they write to the residual stream
 
 
 def draft_json(
@@ -83,37 +80,6 @@ def parse_draft(folder: Path, config: Mapping[str, Any], target: TargetConfig) -
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n")
     return load_draft_config(Checkpoint(folder, weights=False), target)
-
-
-def new_weights(config: DraftConfig, seed: int, final_norm: Tensor) -> dict[str, Tensor]:
-    """float32 weights to start from, on the CPU: the correction is zero at first.
-
-    final_norm [hidden]: the target's, since the frozen head reads what is behind ours.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    weights: dict[str, Tensor] = {}
-    for name, shape in draft_tensors(config).items():
-        scale = 0.02 / math.sqrt(2 * config.num_layers) if name.endswith(OUTPUTS) else 0.02
-        if name.startswith("prefix_gru."):
-            width = shape[0] // 3
-            weights[name] = (torch.rand(shape, generator=generator) * 2 - 1) / math.sqrt(width)
-        elif len(shape) == 1:
-            weights[name] = torch.ones(shape)
-        else:
-            weights[name] = torch.randn(shape, generator=generator) * scale
-    if config.domino:
-        weights["embed_proj.2.weight"].zero_()
-    weights["norm.weight"] = 0.1 * final_norm.float().cpu()
-    return weights
-
-
-def read_weights(folder: Path, config: DraftConfig) -> dict[str, Tensor]:
-    """float32 weights of a checkpoint of exactly this config."""
-    from serving.draft_tensors import draft_tensor_name
-
-    checkpoint = Checkpoint(folder, rename=draft_tensor_name)
-    shapes = draft_tensors(config)
-    return {name: checkpoint.tensor(name, shape, torch.float32) for name, shape in shapes.items()}
 
 
 def export(

@@ -1,4 +1,4 @@
-"""Prompts in, the target's own greedy answers out: text for a draft is what its target says.
+"""Prompts in, the target's own answers out: text for a draft is what its target says.
 
 Many rows advance together; on a GPU a step is one CUDA graph for each length of the cache.
 """
@@ -20,16 +20,18 @@ CHECK_EVERY = 16  # steps between two looks at how many rows are still going
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """rows: prompts at a time. prompt, new: tokens at most. straggling: a batch ends once this
-    share of its rows or fewer is unfinished; their answers stay as long as they are."""
+    share of its rows or fewer is unfinished; their answers stay as long as they are. temperature:
+    0 is greedy."""
 
     rows: int
     prompt: int
     new: int
     straggling: float = 0.06
+    temperature: float = 0.0
 
 
 class Generator:
-    """Greedy continuation with one cache, used batch after batch."""
+    """Continuation with one cache, used batch after batch."""
 
     def __init__(self, target: BatchTarget, limits: Limits, stop_ids: Sequence[int]) -> None:
         self._target, self._limits = target, limits
@@ -80,7 +82,7 @@ class Generator:
             ids = padded(part, device)
             x, _ = self._target.prompt(ids, self._cache, first)
             x = x[torch.arange(len(part), device=device), lengths - 1]
-            self._token[first : first + len(part)] = self._target.logits(x).argmax(-1)
+            self._token[first : first + len(part)] = self._choose(self._target.logits(x))
             self._position[first : first + len(part)] = lengths
         self._keep(self._token)
 
@@ -96,7 +98,13 @@ class Generator:
             self._token[:, None], self._position[:, None], self._cache, length
         )
         self._position += 1
-        self._keep(self._target.logits(x[:, 0]).argmax(-1))
+        self._keep(self._choose(self._target.logits(x[:, 0])))
+
+    def _choose(self, logits: Tensor) -> Tensor:
+        if self._limits.temperature > 0:
+            shares = (logits.float() / self._limits.temperature).softmax(-1)
+            logits = shares / torch.empty_like(shares).exponential_()
+        return logits.argmax(-1)
 
     def _keep(self, tokens: Tensor) -> None:
         tokens = torch.where(self._done, self._stops[0], tokens)

@@ -14,10 +14,19 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """count processes, of which this is `rank`; each trains its own micro-batches."""
+    """count processes, of which this is `rank`; each trains its own micro-batches.
+
+    own_rows: each holds documents of its own, so that all their features fit; else all hold the
+    same and take turns.
+    """
 
     rank: int = 0
     count: int = 1
+    own_rows: bool = False
+
+    def turn(self, number: int) -> int:
+        """Which of the micro-batches of its documents is this rank's one of that number."""
+        return number if self.own_rows else number * self.count + self.rank
 
     def add_up(self, shared: Tensor) -> None:
         """Replaces `shared` by its sum over all ranks."""
@@ -35,10 +44,15 @@ class Ranks:
 ONE_RANK = Ranks()
 
 
+def place() -> Ranks:
+    """The rank that torchrun's variables (RANK, WORLD_SIZE) name; else the only one."""
+    return Ranks(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+
+
 def join(device: torch.device) -> Ranks:
-    """The ranks that torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...) name; else one."""
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    if count == 1:
+    """The same, connected to the others (MASTER_ADDR, MASTER_PORT)."""
+    found = place()
+    if found.count == 1:
         return ONE_RANK
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Ranks(dist.get_rank(), count)
+    return found

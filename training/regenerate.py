@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from training.dataset import Document
 from training.generate import Generator, Limits
@@ -36,7 +36,8 @@ def regenerate(
     fitting.sort(key=lambda i: len(prompts[i]))
     batches = [fitting[i : i + limits.rows] for i in range(0, len(fitting), limits.rows)]
     random.Random(0).shuffle(batches)
-    generator = Generator(target, limits, target.config.eos_token_ids)
+    most = max(map(len, batches), default=1)
+    generator = Generator(target, replace(limits, rows=most), target.config.eos_token_ids)
     began, tokens, slowest = time.monotonic(), 0, 0.0
     for done, batch in enumerate(batches):
         took = time.monotonic() - began

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from serving.device import open_device
+from serving.draft_config import DraftConfig
 from serving.tensors import DTYPES
 from training import checkpoint
 from training.config import TrainConfig
@@ -22,9 +23,7 @@ from training.evaluate import HeldOut, evaluate, read_held_out
 from training.export import (
     draft_json,
     export,
-    new_weights,
     parse_draft,
-    read_weights,
     rope_fields,
     tapped_layers,
 )
@@ -33,6 +32,7 @@ from training.objective import Objective
 from training.ranks import ONE_RANK, Ranks
 from training.sanity import check_features
 from training.slots import ScoredSlots
+from training.start import copied_layers, new_weights, read_weights
 from training.target import BatchTarget
 from training.trainer import Trainer
 from training.watch import Watch, gpu_figures
@@ -57,7 +57,7 @@ class Session:
         """The same run from its first step, with another number of steps, features kept."""
         trainer = self.trainer
         draft = parse_draft(config.output, self.draft_json, self.target.config)
-        start = new_weights(draft, config.seed, self.target.final_norm)
+        start = first_weights(config, draft, self.target)
         fresh = Trainer(
             config, trainer.objective, trainer.features, start, trainer.dtype, trainer.ranks
         )
@@ -164,11 +164,7 @@ def open_session(
             every=config.late_every,
         ),
     )
-    start = (
-        read_weights(config.init, draft)
-        if config.init
-        else new_weights(draft, config.seed, target.final_norm)
-    )
+    start = first_weights(config, draft, target)
     trainer = Trainer(config, objective, features, start, dtype, ranks)
     saved = checkpoint.load(config.output)
     if saved is not None:
@@ -180,6 +176,16 @@ def open_session(
     return Session(
         config=config, target=target, trainer=trainer, draft_json=made, held_out=held_out
     )
+
+
+def first_weights(
+    config: TrainConfig, draft: DraftConfig, target: BatchTarget
+) -> dict[str, torch.Tensor]:
+    """What config.init and config.start ask for."""
+    if config.init:
+        return read_weights(config.init, draft)
+    found = new_weights(draft, config.seed, target.final_norm)
+    return found | (copied_layers(draft, target) if config.start == "target" else {})
 
 
 def load_target(config: TrainConfig, dtype: torch.dtype, device: torch.device) -> BatchTarget:

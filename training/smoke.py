@@ -13,9 +13,9 @@ from serving.rope_config import Rope
 from training.cross_entropy import Head
 from training.curriculum import base_share
 from training.draft import DraftForward
-from training.export import new_weights
 from training.objective import Objective
 from training.rows import Anchors, Rows, candidates, choose_anchors, one_document
+from training.start import new_weights
 
 STEPS, CURRICULUM, RATE = 120, 60, 3e-3
 HIDDEN, VOCAB, TOKENS, ANCHORS, PROMPT = 64, 512, 91, 24, 8

@@ -26,6 +26,7 @@ from training.rows import candidates, choose_anchors
 FREE = (
     "output",
     "init",
+    "start",
     "log_interval",
     "save_interval",
     "max_checkpoints",
@@ -102,7 +103,7 @@ class Trainer:
         self._sums.zero_()
         for micro in range(config.accumulation):
             number = self.step * config.accumulation + micro
-            self._load(number * self.ranks.count + self.ranks.rank)
+            self._load(self.ranks.turn(number))
             self._do(self._micro)
         self.ranks.add_up(self._shared)
         self._do(self._update)

@@ -9,8 +9,8 @@ from serving.draft_config import DraftConfig
 from tests.recorded_models import TARGET
 from training.config import TrainConfig
 from training.dataset import Document
-from training.export import new_weights
 from training.session import Session, open_session
+from training.start import new_weights
 
 MASK = 250
 SMALL: dict[str, Any] = {

@@ -15,11 +15,11 @@ from serving.rope_config import Rope
 from tests.engines import MODES, engines
 from tests.recorded_models import PROMPTS, TARGET
 from tests.training import runs, tiny
-from training.export import read_weights
 from training.generate import Generator, Limits
 from training.regenerate import document
 from training.session import open_session
 from training.speculate import Speculation
+from training.start import read_weights
 
 
 def qwen3(layers: int, hidden: int, inner: int, domino: DominoHead | None) -> DraftConfig:
@@ -103,3 +103,15 @@ def test_an_overfit_draft_is_accepted_when_served(tmp_path: Path) -> None:
             tokens, complete = collect(events)
             assert tokens == answer
             assert complete.speculation.verify_steps <= steps + 2
+
+
+def test_layers_copied_from_the_target(tmp_path: Path) -> None:
+    """A start from other layers than said, or from another's queries, learns from noise."""
+    target = tiny.target()
+    session = runs.session(tmp_path, start="target", layers=2)
+    for ours, theirs in ((0, 0), (1, target.config.num_layers - 1)):
+        for name in ("self_attn.q_proj", "mlp.down_proj", "self_attn.k_norm"):
+            stored = session.trainer.masters[f"layers.{ours}.{name}.weight"]
+            shape = tuple(stored.shape)
+            wanted = f"model.layers.{theirs}.{name}.weight"
+            assert torch.equal(stored, target.checkpoint.tensor(wanted, shape, torch.float32))

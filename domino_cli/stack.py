@@ -36,7 +36,7 @@ class StackConfig:
     width: int | None = None
     threads: int | None = None
     max_sequences: int | None = None
-    domino_candidates: int | None = None
+    domino_candidates: int | str | None = None
     kv_tokens: int | None = None
     timeline: Path | None = None
     synthetic_acceptance: str | None = None

@@ -62,9 +62,10 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--domino-candidates",
-        type=not_negative,
+        type=candidates,
         metavar="K",
-        help="candidate tokens of Domino's correction, 0 for the full vocabulary",
+        help="candidate tokens of Domino's correction; 0 for the full vocabulary, certified for "
+        "the same proposals from fewer bytes on a GPU",
     )
 
     parser.set_defaults(use_generation_config=None)
@@ -88,6 +89,10 @@ def positive(text: str) -> int:
 def not_negative(text: str) -> int:
     """argparse type: an integer of at least 0."""
     return _integer(text, 0)
+
+
+def candidates(text: str) -> int | str:
+    return text if text == "certified" else not_negative(text)
 
 
 def _integer(text: str, least: int) -> int:

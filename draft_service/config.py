@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from serving.options import OptionError, check_seconds, field
 from serving.service_options import ServiceOptions
+
+CERTIFIED: Final = "certified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +21,10 @@ class DraftServiceConfig(ServiceOptions):
     device: str = field("cpu", help="torch device, such as cpu or cuda:0")
     dtype: Literal["float32", "bfloat16", "float16"] = field("float32", help="computation dtype")
     threads: int = field(0, help="CPU threads; 0 leaves torch's default")
-    domino_candidates: int = field(
-        0, help="tokens the Domino correction scores a step; 0 is the exact full vocabulary"
+    domino_candidates: str = field(
+        "0",
+        help="tokens the Domino correction scores a step: 0 is the exact full vocabulary, K the K "
+        "best by base logits, certified gives the same proposals as 0 from fewer bytes on a GPU",
     )
     max_sessions: int = field(64, help="sessions at once; more requests run without a draft")
     kv_tokens: int = field(32768, help="positions of draft KV cache, shared by all sessions")
@@ -36,7 +40,14 @@ class DraftServiceConfig(ServiceOptions):
         for name in ("max_sessions", "kv_tokens", "page_size", "max_rows"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")
-        for name in ("threads", "domino_candidates"):
-            if getattr(self, name) < 0:
-                raise OptionError(name, getattr(self, name), "must not be negative")
+        if self.threads < 0:
+            raise OptionError("threads", self.threads, "must not be negative")
+        if self.domino_candidates != CERTIFIED and not self.domino_candidates.isdecimal():
+            remedy = f"must be an integer of at least 0 or {CERTIFIED}"
+            raise OptionError("domino_candidates", self.domino_candidates, remedy)
         check_seconds(self, "ticket_ttl_s", "grace_s")
+
+    @property
+    def candidates(self) -> int | Literal["certified"]:
+        """domino_candidates, read."""
+        return CERTIFIED if self.domino_candidates == CERTIFIED else int(self.domino_candidates)

@@ -14,9 +14,7 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.checks import Refusal, check_step
-from draft_service.executor import Executor, Part
-from draft_service.model import DraftModel
-from draft_service.rollout import Samplers
+from draft_service.executor import Network, Part, StepExecutor
 from draft_service.seats import Seats, Session
 from serving.contract import mode_name
 from serving.errors import BadRequest
@@ -55,7 +53,7 @@ class Stream:
 class DraftEngine:
     """Sessions, and what each of their steps asks of the executor."""
 
-    def __init__(self, executor: Executor, seats: Seats, *, max_rows: int) -> None:
+    def __init__(self, executor: StepExecutor, seats: Seats, *, max_rows: int) -> None:
         self._executor, self._seats, self._max_rows = executor, seats, max_rows
         self._lock = threading.Lock()
         self.context_id = secrets.randbits(CONTEXT_BITS)  # of this process and its weights
@@ -97,11 +95,11 @@ class DraftEngine:
                     self._seats.close(session)
             return response
 
-    def replace(self, model: DraftModel, samplers: Samplers) -> int:
+    def replace(self, network: Network) -> int:
         """Drafts with other weights of the same shape from the next step on, which ends all
         sessions; the new context_id."""
         with self._lock:
-            self._executor = self._executor.replaced(model, samplers)
+            self._executor = network.executor(self._executor.kv)
             self.context_id = secrets.randbits(CONTEXT_BITS)
             return self.context_id
 

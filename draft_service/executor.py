@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -42,6 +43,43 @@ class Part:
         return self.start + self.num_rows
 
 
+class StepExecutor(Protocol):
+    """What runs the passes of a draft on its device; owns its draft KV."""
+
+    @property
+    def config(self) -> DraftConfig: ...
+    @property
+    def modes(self) -> Collection[spec.Mode.ValueType]: ...
+    @property
+    def kv(self) -> PagedKV: ...
+    def run(
+        self, parts: Sequence[Part], rows: Tensor | None, timings: draft_pb2.DraftTimings
+    ) -> list[list[int]]: ...
+
+
+class Network(Protocol):
+    """A draft's weights on their device, before they have draft KV to run with."""
+
+    def new_kv(self, pages: int, page_size: int) -> PagedKV: ...
+    def executor(self, kv: PagedKV) -> StepExecutor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CpuNetwork:
+    """Weights for `Executor`."""
+
+    model: DraftModel
+    samplers: Samplers
+
+    def new_kv(self, pages: int, page_size: int) -> PagedKV:
+        """An empty draft KV cache."""
+        return self.model.new_kv(pages, page_size)
+
+    def executor(self, kv: PagedKV) -> "Executor":
+        """Runs these weights; what the pages hold must be theirs, or void."""
+        return Executor(self.model, self.samplers, kv)
+
+
 class Executor:
     """The draft network and its samplers through torch, or the kernels of domino_kernels.native."""
 
@@ -58,9 +96,10 @@ class Executor:
         if samplers[1]:
             self._samplers[spec.MODE_DOMINO] = samplers[1]
 
-    def replaced(self, model: DraftModel, samplers: Samplers) -> "Executor":
-        """The same KV, whose content is void, with the weights of another draft of this shape."""
-        return Executor(model, samplers, self._kv)
+    @property
+    def kv(self) -> PagedKV:
+        """Draft KV of every session."""
+        return self._kv
 
     @property
     def config(self) -> DraftConfig:

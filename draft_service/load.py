@@ -12,9 +12,9 @@ from domino_kernels.native.pool import use_threads
 from domino_serve.v1 import draft_pb2, verify_pb2
 from draft_service.config import DraftServiceConfig
 from draft_service.engine import DraftEngine
-from draft_service.executor import Executor
+from draft_service.executor import CpuNetwork, Network
 from draft_service.model import DraftModel
-from draft_service.rollout import Samplers, make_samplers
+from draft_service.rollout import make_samplers
 from draft_service.seats import Seats
 from draft_service.self_test import reference_rows
 from draft_service.tables import Tables, read_tables
@@ -44,8 +44,7 @@ class Weights:
     checkpoint: Checkpoint
     draft: DraftConfig
     tables: Tables
-    model: DraftModel
-    samplers: Samplers
+    network: Network
     self_test: torch.Tensor
     fc: torch.Tensor
     norm: torch.Tensor
@@ -82,7 +81,7 @@ def read_weights(
     target, target_config = open_target(config.target)
     checkpoint, draft = open_draft(folder, target_config, tokenizer=config.target)
     log_plan(log, "draft", checkpoint.name, draft)
-    if config.domino_candidates and draft.domino is None:
+    if config.candidates and draft.domino is None:
         remedy = "needs a draft with a Domino head; leave it out for this one"
         raise OptionError("domino_candidates", config.domino_candidates, remedy)
     own = draft.own_embedding or draft.own_head
@@ -90,26 +89,31 @@ def read_weights(
     tables = tables or read_tables(
         draft, checkpoint, target_config, target, dtype=dtype, device=device
     )
-    pages = -(-config.kv_tokens // config.page_size)
-    model = DraftModel(
-        draft,
-        checkpoint,
-        tables.embedding,
-        max_positions=min(draft.max_context, pages * config.page_size),
-        dtype=dtype,
-    )
     hidden, taps = draft.hidden_size, len(draft.target_layer_ids)
     block = self_test_block(target, target_config, taps)
     return Weights(
         checkpoint=checkpoint,
         draft=draft,
         tables=tables,
-        model=model,
-        samplers=make_samplers(draft, checkpoint, tables, config.domino_candidates),
+        network=_network(config, draft, checkpoint, tables),
         self_test=reference_rows(draft, checkpoint, block),
         fc=checkpoint.tensor("fc.weight", (hidden, taps * hidden), dtype),
         norm=checkpoint.tensor("hidden_norm.weight", (hidden,), dtype),
     )
+
+
+def _network(
+    config: DraftServiceConfig, draft: DraftConfig, checkpoint: Checkpoint, tables: Tables
+) -> Network:
+    dtype, pages = DTYPES[config.dtype], -(-config.kv_tokens // config.page_size)
+    positions = min(draft.max_context, pages * config.page_size)
+    if tables.embedding.is_cuda:
+        from draft_service.gpu_network import read_gpu_network  # needs Triton
+
+        return read_gpu_network(config, draft, checkpoint, tables, positions)
+    model = DraftModel(draft, checkpoint, tables.embedding, max_positions=positions, dtype=dtype)
+    candidates = 0 if config.candidates == "certified" else config.candidates
+    return CpuNetwork(model, make_samplers(draft, checkpoint, tables, candidates))
 
 
 def load(config: DraftServiceConfig) -> Loaded:
@@ -121,14 +125,15 @@ def load(config: DraftServiceConfig) -> Loaded:
     weights = read_weights(config, config.draft)
     pages = -(-config.kv_tokens // config.page_size)
     with sized_by("kv_tokens", config.kv_tokens):
-        kv = weights.model.new_kv(pages, config.page_size)
+        kv = weights.network.new_kv(pages, config.page_size)
     seats = Seats(
         pages=pages,
         page_size=config.page_size,
         max_sessions=config.max_sessions,
         ttl_s=config.ticket_ttl_s,
     )
-    executor = Executor(weights.model, weights.samplers, kv)
+    with sized_by("max_sessions", config.max_sessions):
+        executor = weights.network.executor(kv)
     engine = DraftEngine(executor, seats, max_rows=config.max_rows)
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size

@@ -44,7 +44,7 @@ class DraftModel:
             return lambda name, shape: read(f"layers.{i}.{name}", shape)
 
         rules = [visibility(rule) for rule in config.attention]
-        self._decoder = Decoder(_layer_shape(config), layer, rules, rotary)
+        self._decoder = Decoder(layer_shape(config), layer, rules, rotary)
 
     def new_kv(self, pages: int, page_size: int) -> PagedKV:
         """An empty draft KV cache."""
@@ -69,7 +69,8 @@ class DraftModel:
         return rms_norm(x, self._norm, self.config.rms_norm_eps)
 
 
-def _layer_shape(config: DraftConfig) -> LayerShape:
+def layer_shape(config: DraftConfig) -> LayerShape:
+    """Sizes and options of the draft's layers."""
     return LayerShape(
         hidden=config.hidden_size,
         intermediate=config.intermediate_size,

@@ -41,7 +41,7 @@ def read_update(loaded: Loaded, folder: Path) -> Weights:
 
 def swap(loaded: Loaded, weights: Weights) -> Loaded:
     """Serves the weights from the next step on; what to answer handshakes with from here on."""
-    context_id = loaded.engine.replace(weights.model, weights.samplers)
+    context_id = loaded.engine.replace(weights.network)
     hello = draft_pb2.HandshakeResponse()
     hello.CopyFrom(loaded.hello)
     hello.draft.CopyFrom(draft_fingerprint(weights.checkpoint, weights.draft))

@@ -24,7 +24,12 @@ Pack = Callable[[Tensor], Layer]
 
 
 class Linear:
-    """y = x W^T + b with `weight` [out, in] and `bias` [out], both in the activations' dtype."""
+    """y = x W^T + b with `weight` [out, in] and `bias` [out], both in the activations' dtype.
+
+    weight: where it is not packed, that is on any device but a CPU, and in float16.
+    """
+
+    weight: Tensor
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.out_features, self.in_features = weight.shape
@@ -33,7 +38,8 @@ class Linear:
         if weight.device.type == "cpu" and weight.dtype == torch.float32 and library():
             self.native = NativeLinear(weight, bias)
         elif weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
-            self._layer: Layer = partial(F.linear, weight=weight.contiguous())
+            self.weight = weight.contiguous()
+            self._layer: Layer = partial(F.linear, weight=self.weight)
         elif weight.dtype == torch.bfloat16:
             self._layer = pack_onednn(weight)
         else:

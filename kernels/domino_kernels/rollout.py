@@ -17,13 +17,12 @@ from torch import Tensor
 from .rollout_certified import LARGEST_BATCH, CertifiedScorer
 from .rollout_device import (
     after_previous,
-    chosen_token,
     launch_options,
     matmul_f32,
     pack_key,
 )
 from .rollout_pool import PoolScorer
-from .rollout_score import first_token, score_all
+from .rollout_score import first_token, score_all, write_tokens
 from .rollout_state import GruSteps
 from .rollout_weights import DominoWeights
 
@@ -47,16 +46,8 @@ def _begin_kernel(hidden, current, packed, keys, batch, stride_request, stride_r
         tl.store(keys + request, pack_key(token.to(tl.float32) * 0.0, token))
 
 
-@triton.jit
-def _finish_kernel(keys, ids, batch, parts, ids_width, PARTS: tl.constexpr, PDL: tl.constexpr):
-    after_previous(PDL)
-    request = tl.program_id(0)
-    token = chosen_token(keys, request, batch, parts, PARTS)
-    tl.store(ids + request * ids_width, token.to(tl.int64))
-
-
 class DominoRollout:
-    """Greedy proposals of up to `max_batch` requests.
+    """Greedy proposals of up to `max_batch` requests, up to `proposals` each.
 
     mode 0 scores the full vocabulary at every step; "certified" gives the same proposals from fewer
     bytes; K > 0 scores, from the second token on, the K tokens with the best base logits only.
@@ -93,7 +84,7 @@ class DominoRollout:
             self._pool = PoolScorer(weights.w2, mode, proposals, max_batch)
 
     def run(self, hidden: Tensor, current: Tensor) -> Tensor:
-        """hidden [B, n, H] (row j predicts proposal j), current [B] int64 -> ids [B, n] int64.
+        """hidden [B, n, H] (row j predicts proposal j), current [B] integers -> ids [B, n] int64.
 
         The result is a buffer the next run overwrites. Raises ValueError on other shapes.
         """
@@ -102,23 +93,21 @@ class DominoRollout:
         base, from_hidden = self._project(hidden, current)
         self._steps.run(0, keys, 1, from_hidden[0], ids)
         parts = first_token(base[0], keys)
-        if self._pool is not None:
+        if self._pool is not None and n > 1:
             self._pool.select(base[1:])
         for j in range(1, n):
             state = self._steps.run(j, keys, parts, from_hidden[j], ids)
             parts = self._score(j, state, base[j])
-        _finish_kernel[(batch,)](
-            keys, ids[:, n - 1], batch, parts, n, PARTS=triton.next_power_of_2(parts),
-            **launch_options(base),
-        )  # fmt: skip
+        write_tokens(keys, parts, ids[:, n - 1])
         return ids
 
     def _check(self, hidden: Tensor, current: Tensor) -> tuple[int, int]:
-        batch, n = len(hidden), self.proposals
-        if hidden.shape[1:] != (n, self._hidden_size) or not 1 <= batch <= self._max_batch:
+        batch, n, width = hidden.shape
+        fits = 1 <= batch <= self._max_batch and 1 <= n <= self.proposals
+        if width != self._hidden_size or not fits:
             raise ValueError(
                 f"hidden is {tuple(hidden.shape)}, needs "
-                f"[1..{self._max_batch}, {n}, {self._hidden_size}]"
+                f"[1..{self._max_batch}, 1..{self.proposals}, {self._hidden_size}]"
             )
         if hidden.dtype != self._lm_head.dtype or hidden.stride(2) != 1:
             raise ValueError(
@@ -130,7 +119,7 @@ class DominoRollout:
 
     def _project(self, hidden: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
         """Packs the rows step-major; base logits [n, B, V] and W1's hidden part [n, B, E]."""
-        n, batch, width = self.proposals, len(hidden), self._hidden_size
+        batch, n, width = hidden.shape
         packed = self._packed[: n * batch * width].view(n * batch, width)
         _begin_kernel[(n, batch)](
             hidden, current, packed, self._keys, batch, hidden.stride(0), hidden.stride(1),

@@ -10,7 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .rollout_device import after_previous, launch_options, pack_key, padded_batch, processors
+from .rollout_device import (
+    after_previous,
+    chosen_token,
+    launch_options,
+    pack_key,
+    padded_batch,
+    processors,
+)
 
 
 @triton.jit
@@ -61,6 +68,22 @@ def _first_kernel(
     scores = tl.load(base + request * base_width + v, v < V, -float("inf"))
     key = tl.max(pack_key(scores, tl.minimum(v, V - 1)), axis=0)
     tl.store(keys + part * batch + request, key)
+
+
+@triton.jit
+def _tokens_kernel(keys, ids, batch, parts, ids_width, PARTS: tl.constexpr, PDL: tl.constexpr):
+    after_previous(PDL)
+    request = tl.program_id(0)
+    token = chosen_token(keys, request, batch, parts, PARTS)
+    tl.store(ids + request * ids_width, token.to(tl.int64))
+
+
+def write_tokens(keys: Tensor, parts: int, ids: Tensor) -> None:
+    """ids [B] int64, any stride = the tokens of the best keys of keys [parts, B]."""
+    _tokens_kernel[(len(ids),)](
+        keys, ids, len(ids), parts, ids.stride(0), PARTS=triton.next_power_of_2(parts),
+        **launch_options(keys),
+    )  # fmt: skip
 
 
 def tiling(requests: int, element_size: int) -> tuple[int, int, int, int]:

@@ -18,9 +18,7 @@ REQUIRED: dict[Any, dict[str, Any]] = {
     RouterConfig: {"target": Path("t"), "verify": "v:1"},
 }
 # Least value of each option; 1 where nothing is said.
-LEAST = dict.fromkeys(
-    ("port", "metrics_port", "threads", "width", "max_waiting", "domino_candidates"), 0
-)
+LEAST = dict.fromkeys(("port", "metrics_port", "threads", "width", "max_waiting"), 0)
 NO_WAIT_AT_0 = {RouterConfig}  # its durations may be 0
 ELSEWHERE: set[tuple[Any, str]] = {(VerifyConfig, "kv_tokens")}  # its least depends on the device
 
@@ -78,3 +76,16 @@ def test_no_numeric_option_is_left_out() -> None:
         for field in dataclasses.fields(config):
             if type(field.default) in (int, float):
                 assert (config, field.name) in tested
+
+
+def test_candidates() -> None:
+    """A mode that cannot be read must not become the full vocabulary."""
+
+    def candidates(value: str) -> int | str:
+        config = DraftServiceConfig(**REQUIRED[DraftServiceConfig], domino_candidates=value)
+        return config.candidates
+
+    assert [candidates(value) for value in ("0", "2048", "certified")] == [0, 2048, "certified"]
+    for value in ("-1", "certain", "", "1.5"):
+        with pytest.raises(OptionError, match="option domino_candidates: "):
+            candidates(value)

@@ -92,8 +92,8 @@ def test_a_width_without_a_draft_ends_the_process() -> None:
 
 def test_candidates_without_a_domino_head_end_the_process() -> None:
     """They would be ignored: DFlash corrects nothing."""
-    config = DraftServiceConfig(target=TARGET, draft=DFLASH, threads=1, domino_candidates=64)
-    with pytest.raises(OptionError, match="domino_candidates: 64 needs a draft with a Domino head"):
+    config = DraftServiceConfig(target=TARGET, draft=DFLASH, threads=1, domino_candidates="64")
+    with pytest.raises(OptionError, match="domino_candidates: '64' needs a draft with"):
         draft_service.load.load(config)
 
 

@@ -1,0 +1,126 @@
+"""One pass of the draft on a GPU: graphs for the parts that draft, single launches for the rest."""
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from domino_kernels.paged_kv import PagedKV
+from domino_serve.v1 import draft_pb2
+from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.executor import Part
+from draft_service.gpu_model import GpuDraft, Rows
+from draft_service.gpu_rows import appended
+from draft_service.gpu_step import Rollouts, Step, StepGraphs, batch_buckets, count_buckets
+from serving.draft_config import DraftConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """Parts of one mode, their places in the pass, and the step that drafts for them."""
+
+    places: Sequence[int]
+    parts: Sequence[Part]
+    step: Step
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether the step has room for the parts' new rows: not for a prompt's."""
+        return sum(part.num_rows for part in self.parts) <= self.step.bucket.room
+
+
+class GpuExecutor:
+    """Owns the draft KV and the step graphs.
+
+    num_graph, num_eager: parts run by a graph, and by single launches (rows of prompts, and of
+    steps without a draft), since start. On a CPU, under Triton's interpreter, nothing is captured.
+    """
+
+    def __init__(
+        self, model: GpuDraft, rollouts: Rollouts, kv: PagedKV, *, max_sessions: int
+    ) -> None:
+        """Captures every graph; raises torch.OutOfMemoryError when they do not fit."""
+        self._model, self._rollouts, self._kv = model, rollouts, kv
+        config = model.config
+        self._graphs = StepGraphs(
+            model,
+            rollouts,
+            kv,
+            pages=min(kv.k.shape[1], -(-config.max_context // kv.page_size)),
+            batches=batch_buckets(max_sessions),
+            counts=count_buckets(config.max_draft_tokens),
+        )
+        self.num_graph = self.num_eager = 0
+        self._captured = model.device.type == "cuda"
+        if self._captured:
+            with torch.inference_mode():
+                self._graphs.capture()
+
+    @property
+    def kv(self) -> PagedKV:
+        """Draft KV of every session."""
+        return self._kv
+
+    @property
+    def config(self) -> DraftConfig:
+        """The draft's."""
+        return self._model.config
+
+    @property
+    def modes(self) -> Collection[spec.Mode.ValueType]:
+        """What this checkpoint can run."""
+        return self._rollouts.keys()
+
+    @torch.inference_mode()
+    def run(
+        self, parts: Sequence[Part], rows: Tensor | None, timings: draft_pb2.DraftTimings
+    ) -> list[list[int]]:
+        """rows [n, hidden] -> each part's proposals: at least as many as it asks for, or none.
+
+        A graph's time cannot be told apart: all of it is backbone_ns.
+        """
+        began = time.monotonic_ns()
+        batches = list(self._batches(parts))
+        inside = {i for batch in batches if batch.takes_rows for i in batch.places}
+        outside = [part for i, part in enumerate(parts) if part.num_rows and i not in inside]
+        self._append(outside, rows)
+        timings.append_ns = time.monotonic_ns() - began
+        began = time.monotonic_ns()
+        proposals: list[list[int]] = [[] for _ in parts]
+        for batch in batches:
+            taken = _rows_of(batch.parts, rows) if batch.takes_rows else None
+            found = batch.step.run(batch.parts, taken)
+            for i, ids in zip(batch.places, found, strict=True):
+                proposals[i] = ids
+        timings.backbone_ns = time.monotonic_ns() - began
+        self._count(len(outside), sum(len(batch.places) for batch in batches))
+        return proposals
+
+    def _batches(self, parts: Sequence[Part]) -> Iterator[Drafting]:
+        """The parts that draft, by mode, no more at a time than a graph takes."""
+        for mode in self._rollouts:
+            asking = [i for i, p in enumerate(parts) if p.current is not None and p.mode == mode]
+            for first in range(0, len(asking), self._graphs.most):
+                places = asking[first : first + self._graphs.most]
+                some = [parts[i] for i in places]
+                yield Drafting(places, some, self._graphs.chosen(mode, some))
+
+    def _count(self, appended: int, drafted: int) -> None:
+        self.num_graph += drafted if self._captured else 0
+        self.num_eager += appended + (0 if self._captured else drafted)
+
+    def _append(self, parts: Sequence[Part], all_rows: Tensor | None) -> None:
+        rows = _rows_of(parts, all_rows)
+        if rows is not None:
+            device = self._model.device
+            at = [torch.from_numpy(x).to(device) for x in appended(parts, self._kv.page_size)]
+            where = Rows(positions=at[0], slots=at[1])
+            self._model.append(rows.to(device), where, self._kv)
+
+
+def _rows_of(parts: Sequence[Part], rows: Tensor | None) -> Tensor | None:
+    """The parts' new rows one after another, None where there are none."""
+    found = [rows[part.rows] for part in parts if part.num_rows] if rows is not None else []
+    return torch.cat(found) if len(found) > 1 else found[0] if found else None

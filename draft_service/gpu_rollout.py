@@ -1,0 +1,62 @@
+"""From a checkpoint to what turns hidden rows into proposals on a GPU, for each mode it can run."""
+
+import torch
+from torch import Tensor
+
+from domino_kernels.rollout import DominoRollout, Mode
+from domino_kernels.rollout_base import BaseRollout
+from domino_kernels.rollout_weights import DominoWeights
+from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.gpu_step import Rollouts
+from serving.checkpoint import Checkpoint
+from serving.draft_config import DraftConfig
+from serving.draft_tensors import DOMINO
+
+TABLE_SHARE = 0.25  # of the free memory that the GRU's input table may take
+
+
+def make_rollouts(
+    config: DraftConfig,
+    checkpoint: Checkpoint,
+    embedding: Tensor,
+    lm_head: Tensor,
+    target_ids: Tensor | None,
+    *,
+    mode: Mode,
+    max_batch: int,
+) -> Rollouts:
+    """embedding [vocab, hidden], lm_head [rows, hidden] on the device -> DFlash, and Domino where
+    the draft has its head; ValueError for a `mode` it cannot run."""
+    base = BaseRollout(lm_head, target_ids)
+    if config.domino is None:
+        return {spec.MODE_DFLASH: base}
+
+    def read(name: str, *shape: int) -> Tensor:
+        return checkpoint.tensor(name, shape, lm_head.dtype).to(lm_head.device)
+
+    hidden, vocab = config.hidden_size, config.vocab_size
+    width, bottleneck = config.domino.gru_hidden_dim, config.domino.emb_dim
+    w_ih, w_hh, w1, w2 = DOMINO
+    weights = DominoWeights(
+        w_ih=read(w_ih, 3 * width, hidden),
+        w_hh=read(w_hh, 3 * width, width),
+        w1=read(w1, bottleneck, hidden + width),
+        w2=read(w2, vocab, bottleneck),
+    )
+    domino = DominoRollout(
+        weights,
+        lm_head,
+        embedding,
+        mode,
+        max_batch,
+        proposals=config.max_draft_tokens,
+        input_table=table_fits(vocab * 3 * width * 4, lm_head.device),
+    )
+    return {spec.MODE_DFLASH: base, spec.MODE_DOMINO: domino}
+
+
+def table_fits(num_bytes: int, device: torch.device) -> bool:
+    """Whether the GRU's input table is worth its memory."""
+    if device.type != "cuda":
+        return True
+    return num_bytes <= TABLE_SHARE * torch.cuda.mem_get_info(device)[0]

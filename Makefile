@@ -16,7 +16,7 @@ CPU_LINUX := $(shell [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev
 # Where no C compiler is found, pip installs one; where that fails, torch computes.
 KERNELS := $(BIN)/python -m domino_kernels.native
 
-.PHONY: help setup demo test lint format protos bench bench-cpu bench-router clean
+.PHONY: help setup demo test lint format protos deploy-render deploy-check bench bench-cpu bench-router clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,14 @@ format: setup ## let ruff fix and format
 
 protos: setup ## regenerate protos/gen from the .proto files
 	@$(BIN)/python protos/generate.py
+
+deploy-render: ## render deploy/kubernetes/overlays to deploy/rendered; needs kubectl
+	@for overlay in deploy/kubernetes/overlays/*; do \
+	  kubectl kustomize $$overlay > deploy/rendered/$$(basename $$overlay).yaml; done
+
+deploy-check: setup deploy-render ## container files, manifests and their commands, without a cluster
+	@git diff --exit-code --stat deploy/rendered
+	@CI=true $(BIN)/python -m pytest tests/deploy tests/router/test_discovery.py
 
 bench: setup ## AR, DFlash and Domino under load (C1, C8) by locust on this CPU; a few minutes
 	@$(BIN)/domino-serve bench serve --preset cpu

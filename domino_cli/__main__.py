@@ -17,6 +17,7 @@ from domino_cli import (
     generate,
     inspect_checkpoint,
     models,
+    token,
     train,
     up,
     update_draft,
@@ -33,6 +34,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "data": (data, "prepare text for training a draft"),
     "train": (train, "train a draft, or go on with a run"),
     "update-draft": (update_draft, "serve a new draft checkpoint without a restart"),
+    "token": (token, "make a bearer token for a router's --callers file"),
     "bench": (bench, "measure speed on this machine"),
 }
 

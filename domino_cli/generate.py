@@ -6,6 +6,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from domino_cli.access_arguments import (
+    ACCESS_FLAGS,
+    add_tls_arguments,
+    add_token_argument,
+    tls_of,
+    token_of,
+)
 from domino_cli.ask import Answer, ask
 from domino_cli.errors import UsageError
 from domino_cli.progress import say
@@ -28,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--address", metavar="HOST:PORT", help="a running router (default: start the services)"
     )
+    add_tls_arguments(parser)
+    add_token_argument(parser)
     parser.add_argument("--logs", action="store_true", help="show the logs of started services")
     add_stack_arguments(parser)
     add_sampling_argument(parser)
@@ -35,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     text, request = request_args(args, read_prompt(args.prompt))
-    with router(args) as address, Client(address) as client:
+    tls, token = tls_of(args), token_of(args) if args.address else None
+    with router(args) as address, Client(address, tls=tls, token=token) as client:
         on_text = ignore if args.json else write
         answer = ask(client, text, on_text, **request)
     if args.json:
@@ -62,6 +72,9 @@ def read_prompt(text: str) -> str:
 def router(args: argparse.Namespace) -> Iterator[str]:
     """Address of the given router, or of one started for this command and stopped after it."""
     if args.address is None:
+        for name in ACCESS_FLAGS:
+            if getattr(args, name) is not None:
+                raise UsageError(f"{flag(name)} is for a running router: give --address")
         with Stack(stack_config(args, show_logs=args.logs)) as stack:
             yield stack.router_address
         return

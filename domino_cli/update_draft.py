@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 
+from domino_cli.access_arguments import add_tls_arguments, tls_of
 from domino_cli.stack_arguments import positive
 from serving.errors import from_rpc_error
 
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="checkpoint of the loaded draft's shape, on the draft service's machine",
     )
     parser.add_argument("--timeout", type=positive, default=600, metavar="S")
+    add_tls_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
     folder = args.draft.resolve() if args.draft.is_dir() else args.draft
     request = draft_pb2.UpdateDraftWeightsRequest(folder=str(folder))
-    with channel(args.draft_address) as calls:
+    with channel(args.draft_address, tls_of(args)) as calls:
         stub = draft_pb2_grpc.DraftServiceStub(calls)
         try:
             answer = stub.UpdateDraftWeights(request, timeout=args.timeout)

@@ -16,8 +16,11 @@ from serving.errors import (
     InternalError,
     Overloaded,
     PeerUnavailable,
+    PermissionDenied,
     ServingError,
+    Unauthenticated,
 )
+from serving.tls import Tls
 
 __all__ = [
     "AsyncClient",
@@ -33,10 +36,13 @@ __all__ = [
     "ModelInfo",
     "Overloaded",
     "PeerUnavailable",
+    "PermissionDenied",
     "RequestArgs",
     "Sampling",
     "ServingError",
     "Speculation",
     "Stream",
     "Timings",
+    "Tls",
+    "Unauthenticated",
 ]

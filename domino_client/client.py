@@ -5,6 +5,7 @@ from typing import Self, Unpack
 
 import grpc
 
+from domino_client.access import token_metadata
 from domino_client.completion import Chunk, Completion, ModelInfo
 from domino_client.parse import Assembly, model_info
 from domino_client.request import RequestArgs, build_request, deadline
@@ -12,6 +13,7 @@ from domino_serve.v1 import generate_pb2 as pb
 from domino_serve.v1.generate_pb2_grpc import GenerateServiceStub
 from serving.channel import channel
 from serving.errors import from_rpc_error
+from serving.tls import Tls
 
 _UNARY_TIMEOUT_S = 10.0
 
@@ -52,18 +54,27 @@ class Stream:
 class Client:
     """address: the router's host:port. timeout_s: default deadline of a request, none if None.
 
-    Methods raise serving.errors.ServingError subclasses.
+    tls: for routers with --tls-cert. token: for routers with --callers; only by TLS, or to this
+    machine. Methods raise serving.errors.ServingError subclasses.
     """
 
-    def __init__(self, address: str, *, timeout_s: float | None = None) -> None:
-        self._channel = channel(address)
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float | None = None,
+        tls: Tls | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._metadata = token_metadata(address, tls, token)
+        self._channel = channel(address, tls)
         self._stub = GenerateServiceStub(self._channel)
         self._timeout_s = timeout_s
 
     def stream(self, text: str | None = None, **args: Unpack[RequestArgs]) -> Stream:
         request = build_request(text, args)
         timeout_s = deadline(args, self._timeout_s)
-        return Stream(self._stub.Generate(request, timeout=timeout_s))
+        return Stream(self._stub.Generate(request, timeout=timeout_s, metadata=self._metadata))
 
     def generate(self, text: str | None = None, **args: Unpack[RequestArgs]) -> Completion:
         with self.stream(text, **args) as stream:
@@ -75,14 +86,18 @@ class Client:
         """Ends a running request, whose stream completes with "abort"; whether there was one."""
         try:
             request = pb.AbortRequest(request_id=request_id)
-            return self._stub.Abort(request, timeout=_UNARY_TIMEOUT_S).found
+            return self._stub.Abort(
+                request, timeout=_UNARY_TIMEOUT_S, metadata=self._metadata
+            ).found
         except grpc.RpcError as error:
             raise from_rpc_error(error, "router") from error
 
     def model_info(self) -> ModelInfo:
         try:
             request = pb.GetModelInfoRequest()
-            return model_info(self._stub.GetModelInfo(request, timeout=_UNARY_TIMEOUT_S))
+            return model_info(
+                self._stub.GetModelInfo(request, timeout=_UNARY_TIMEOUT_S, metadata=self._metadata)
+            )
         except grpc.RpcError as error:
             raise from_rpc_error(error, "router") from error
 

@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from router.callers import Callers
 from router.discovery import discovery
 from serving.contract import ModeName
 from serving.options import OptionError, check_seconds, field
+from serving.peers import Gate
 from serving.service_options import ServiceOptions
+from serving.tls import is_loopback
 
-_DURATIONS = ("seat_timeout_s", "failover_s", "startup_timeout_s", "grace_s")
+_DURATIONS = ("seat_timeout_s", "failover_s", "startup_timeout_s", "grace_s", "clock_skew_s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +44,14 @@ class RouterConfig(ServiceOptions):
     startup_timeout_s: float = field(300.0, help="wait for the verify service at start")
     grace_s: float = field(30.0, help="time running requests get after the first signal")
 
+    tls_client_ca: Path | None = field(
+        None, help="PEM file of the CA of clients' certificates; clients without one are refused"
+    )
+    callers: Path | None = field(
+        None, help="TOML file of who may call: tokens and certificates, limits (docs/security.md)"
+    )
+    clock_skew_s: float = field(60.0, help="how far other clocks may be off, for callers' dates")
+
     def __post_init__(self) -> None:
         ServiceOptions.__post_init__(self)
         if not 0 <= self.port <= 65535:
@@ -54,3 +65,19 @@ class RouterConfig(ServiceOptions):
             discovery("draft", self.draft)
         if self.draft is None and self.mode not in (None, "ar"):
             raise OptionError("mode", self.mode, "needs a draft service: give --draft")
+        self._check_front_door()
+
+    def _check_front_door(self) -> None:
+        if self.tls_client_ca and not self.tls_cert:
+            raise OptionError("tls_client_ca", str(self.tls_client_ca), "needs --tls-cert")
+        if self.callers and not self.tls_cert and not is_loopback(self.host):
+            remedy = "would let tokens travel readable: give --tls-cert, or --host 127.0.0.1"
+            raise OptionError("callers", str(self.callers), remedy)
+
+    @property
+    def client_ca(self) -> Path | None:
+        return self.tls_client_ca
+
+    def gates(self) -> list[Gate]:
+        known = [Callers(self.callers, self.clock_skew_s)] if self.callers else []
+        return [*ServiceOptions.gates(self), *known]

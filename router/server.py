@@ -15,6 +15,7 @@ from router.seats import DraftSeats
 from router.servicer import GenerateServicer
 from router.tokenizer import Tokenizer
 from serving.aio_server import AioServer
+from serving.channel import connect_with
 
 SERVICE = generate_pb2.DESCRIPTOR.services_by_name["GenerateService"].full_name
 
@@ -22,6 +23,7 @@ SERVICE = generate_pb2.DESCRIPTOR.services_by_name["GenerateService"].full_name
 @asynccontextmanager
 async def open_router(config: RouterConfig) -> AsyncIterator[AioServer]:
     """A started server, once the verify service answers; the draft may come and go."""
+    connect_with(config.outgoing())
     server = AioServer(
         "router", host=config.host, port=config.port, grace_s=config.grace_s, options=config
     )

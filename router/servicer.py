@@ -11,6 +11,7 @@ from domino_serve.v1 import generate_pb2 as pb
 from domino_serve.v1 import verify_pb2
 from domino_serve.v1.generate_pb2_grpc import GenerateServiceServicer
 from router.admission import Admission, Work
+from router.callers import CALLER
 from router.failover import Course, Failover
 from router.metrics import RUNNING, RequestMeter
 from router.tokenizer import Tokenizer
@@ -36,7 +37,8 @@ class GenerateServicer(GenerateServiceServicer):
         self._tokenizer = tokenizer
         self._failover = failover
         self._max_requests = max_requests
-        self._running: dict[str, Course | None] = {}  # None until it is admitted
+        # By caller and request id; None until it is admitted.
+        self._running: dict[tuple[str, str], Course | None] = {}
         RUNNING.watch(lambda: len(self._running))
 
     # Writes instead of yielding: a cancelled handler must end inside its own `finally` blocks,
@@ -47,15 +49,15 @@ class GenerateServicer(GenerateServiceServicer):
         meter = RequestMeter()
         async with aio_guard(context):
             request_id = request.request_id or uuid.uuid4().hex
-            with self._registered(request_id):
+            with self._registered(request_id) as key:
                 work = await self._admission.admit(request_id, request)
                 course = self._failover.begin(work, context.time_remaining)
-                self._running[request_id] = course
+                self._running[key] = course
                 await self._follow(course, work, context, meter)
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         async with aio_guard(context):
-            course = self._running.get(request.request_id)
+            course = self._running.get((CALLER.get().name, request.request_id))
             if course:
                 await course.abort()
         return pb.AbortResponse(found=course is not None)
@@ -79,16 +81,21 @@ class GenerateServicer(GenerateServiceServicer):
         await course.follow(deliver)
 
     @contextmanager
-    def _registered(self, request_id: str) -> Iterator[None]:
-        """Holds one of the places, under the request's name."""
-        if request_id in self._running:
+    def _registered(self, request_id: str) -> Iterator[tuple[str, str]]:
+        """Holds one of the places, under the caller's and the request's name."""
+        caller = CALLER.get()
+        key = caller.name, request_id
+        if key in self._running:
             raise BadRequest("request_id", f"{request_id!r} is running already; ids are unique")
         if len(self._running) >= self._max_requests:
             raise Overloaded(
                 f"{self._max_requests} requests are running, the most this router takes"
             )
-        self._running[request_id] = None
+        own = sum(name == caller.name for name, _ in self._running)
+        if caller.max_requests is not None and own >= caller.max_requests:
+            raise Overloaded(f"{own} requests of {caller.name} are running, the most it may have")
+        self._running[key] = None
         try:
-            yield
+            yield key
         finally:
-            del self._running[request_id]
+            del self._running[key]

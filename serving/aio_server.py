@@ -10,6 +10,7 @@ from serving.channel import SERVER_OPTIONS
 from serving.malformed import AioRefuseMalformed
 from serving.metrics import READY
 from serving.metrics_page import MetricsPage
+from serving.peers import AioGated
 from serving.process import LIVENESS, READINESS, announce, bind
 from serving.service_options import DEFAULTS, ServiceOptions
 
@@ -31,8 +32,11 @@ class AioServer:
         grace_s: float,
         options: ServiceOptions = DEFAULTS,
     ) -> None:
-        self.grpc = grpc.aio.server(interceptors=[AioRefuseMalformed()], options=SERVER_OPTIONS)
-        self.address = bind(self.grpc, host, port)
+        self.grpc = grpc.aio.server(
+            interceptors=[*map(AioGated, options.gates()), AioRefuseMalformed()],
+            options=SERVER_OPTIONS,
+        )
+        self.address = bind(self.grpc, host, port, options.incoming())
         self._page = MetricsPage.open(host, options.metrics_port)
         self.draining = asyncio.Event()
         self._signals: asyncio.Queue[int] = asyncio.Queue()

@@ -4,13 +4,20 @@ from typing import Final
 
 import grpc
 
+from serving.renewing_channel import RenewingChannel
+from serving.tls import Tls
+
 Option = tuple[str, int | str]
 
 _MAX_MESSAGE_BYTES = 64 << 20
+_MAX_METADATA_BYTES = 16 << 10
 
 _COMMON: Final[tuple[Option, ...]] = (
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+    # Both limits, as between the two gRPC refuses at random.
+    ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -35,11 +42,37 @@ SERVER_OPTIONS: Final[tuple[Option, ...]] = (
 )
 
 
-def channel(address: str) -> grpc.Channel:
-    """Plaintext channel to host:port; connects lazily and reconnects by itself."""
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+_of_process: dict[str, Tls] = {}
 
 
-def aio_channel(address: str) -> grpc.aio.Channel:
-    """The same for grpc.aio; belongs to the running event loop."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+def connect_with(tls: Tls | None) -> None:
+    """What this process's channels use from now on, but those that are given their own."""
+    _of_process.clear()
+    if tls:
+        _of_process["tls"] = tls
+
+
+def channel(address: str, tls: Tls | None = None) -> grpc.Channel:
+    """Channel to host:port, plaintext without TLS; connects lazily and reconnects by itself."""
+    tls = tls or _of_process.get("tls")
+    if tls is None:
+        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, tls.channel_credentials(), options=_options(tls))
+
+
+def aio_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
+    """The same for grpc.aio; belongs to the running event loop, takes up renewed certificates."""
+    tls = tls or _of_process.get("tls")
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return RenewingChannel(lambda: _aio_secure(address, tls), tls.pems)
+
+
+def _aio_secure(address: str, tls: Tls) -> grpc.aio.Channel:
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=_options(tls))
+
+
+def _options(tls: Tls) -> tuple[Option, ...]:
+    if tls.server_name is None:
+        return CHANNEL_OPTIONS
+    return (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", tls.server_name))

@@ -133,6 +133,20 @@ class DraftUnavailable(PeerUnavailable):
     reason = "DRAFT_UNAVAILABLE"
 
 
+class Unauthenticated(ServingError):
+    """The caller did not say who it is, or not convincingly."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+    reason = "UNAUTHENTICATED"
+
+
+class PermissionDenied(ServingError):
+    """The caller is known and may not do this."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+    reason = "PERMISSION_DENIED"
+
+
 class DeadlineExceeded(ServingError):
     """The caller's deadline passed first."""
 
@@ -217,5 +231,9 @@ def _from_code(error: grpc.RpcError, peer: str) -> ServingError:
             return Overloaded(f"{peer}: {message}")
         case grpc.StatusCode.INVALID_ARGUMENT:
             return BadRequest("request", message)
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return Unauthenticated(f"{peer}: {message}")
+        case grpc.StatusCode.PERMISSION_DENIED:
+            return PermissionDenied(f"{peer}: {message}")
         case _:
             return InternalError(f"{peer}: {code.name}: {message}")

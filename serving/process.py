@@ -14,6 +14,7 @@ from typing import Final
 import grpc
 
 from serving.errors import ServingError, StartError
+from serving.tls import Tls
 
 _log = logging.getLogger(__name__)
 
@@ -35,14 +36,20 @@ def run(main: Callable[[], int], service: str) -> int:
         return 130
 
 
-def bind(server: grpc.Server | grpc.aio.Server, host: str, port: int) -> str:
+def bind(
+    server: grpc.Server | grpc.aio.Server, host: str, port: int, tls: Tls | None = None
+) -> str:
     """Address the server listens on, port 0 resolved; StartError when it cannot."""
     name = f"[{host}]" if ":" in host else host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         # Tried first by ourselves: gRPC does not tell its reason, and logs a line of its own.
         socket.create_server((host, port), family=family).close()
-        return f"{name}:{server.add_insecure_port(f'{name}:{port}')}"
+        if tls:
+            bound = server.add_secure_port(f"{name}:{port}", tls.server_credentials())
+        else:
+            bound = server.add_insecure_port(f"{name}:{port}")
+        return f"{name}:{bound}"
     except (OSError, RuntimeError) as error:
         raise StartError(
             f"cannot listen on {name}:{port}: {error}; choose another --port (0 takes a free one)"

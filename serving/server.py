@@ -15,6 +15,7 @@ from serving.channel import SERVER_OPTIONS
 from serving.malformed import RefuseMalformed
 from serving.metrics import READY
 from serving.metrics_page import MetricsPage
+from serving.peers import Gated
 from serving.process import LIVENESS, READINESS, announce, bind
 from serving.service_options import DEFAULTS, ServiceOptions
 
@@ -43,10 +44,10 @@ class Server:
     ) -> None:
         self.grpc = grpc.server(
             ThreadPoolExecutor(max_workers, service),
-            interceptors=[RefuseMalformed()],
+            interceptors=[*map(Gated, options.gates()), RefuseMalformed()],
             options=SERVER_OPTIONS,
         )
-        self.address = bind(self.grpc, host, port)
+        self.address = bind(self.grpc, host, port, options.incoming())
         self._page = MetricsPage.open(host, options.metrics_port)
         self.draining = threading.Event()
         self._service = service

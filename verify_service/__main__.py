@@ -3,6 +3,7 @@
 import sys
 
 from domino_serve.v1 import verify_pb2, verify_pb2_grpc
+from serving.channel import connect_with
 from serving.compute_thread import ComputeThread
 from serving.options import parse
 from serving.process import run
@@ -21,6 +22,7 @@ def main() -> int:
         description="Serves the target model: prefill, verification and acceptance.",
     )
     workers = config.max_sequences + config.max_waiting + SPARE_WORKERS
+    connect_with(config.outgoing())
     server = Server(
         SERVICE,
         host=config.host,

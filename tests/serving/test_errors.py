@@ -21,8 +21,10 @@ from serving.errors import (
     Mismatch,
     Overloaded,
     PeerUnavailable,
+    PermissionDenied,
     ServingError,
     SessionLost,
+    Unauthenticated,
     error_classes,
     from_rpc_error,
 )
@@ -41,6 +43,8 @@ EXAMPLES = [
     PeerUnavailable("verify", "connection refused"),
     DraftUnavailable("draft", "gone: naïve ☂"),
     DeadlineExceeded("router: too late"),
+    Unauthenticated("the bearer token is unknown"),
+    PermissionDenied("not in --tls-allow"),
     InternalError(),
 ]
 

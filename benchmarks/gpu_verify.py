@@ -18,7 +18,7 @@ import triton
 from benchmarks.gpu_verify_checks import prove
 from benchmarks.gpu_verify_times import CONTEXT, LONG, time_attention, time_engine, time_steps
 from benchmarks.gpu_verify_timing import copy_tb_s
-from benchmarks.provenance import tree
+from benchmarks.gpu_verify_tree import add_argument, imported_tree
 
 COMMAND = "python -m benchmarks.gpu_verify --json FILE"
 STEP_GOALS = {
@@ -116,6 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--skip-checks", action="store_true")
+    add_argument(parser)
     options = parser.parse_args()
     proofs = [] if options.skip_checks else prove()
     about = {
@@ -126,7 +127,7 @@ def main() -> None:
     }
     result: dict[str, Any] = {
         "about": about,
-        "tree": tree(),
+        "tree": imported_tree(options.tree),
         "weights": "random, Qwen3-8B shapes, bfloat16",
     }
     result |= {"copy_tb_s": copy_tb_s(), "attention": attention_rows()}

@@ -168,7 +168,7 @@ def steps() -> Iterator[str]:
             most = 2e-5 if dtype == torch.float32 else 3e-2
             yield expect(f"{count} rows a sequence, {dtype}", relative(found, wanted), most)
         graph = step_graphs(ours, own, 4, 16, table)
-        chosen = [row[2 : 2 + len(w.ids)] for row, w in zip(graph.run(work)[0], work)]  # noqa: B905
+        chosen = [row[2 : 2 + len(w.ids)] for row, w in zip(graph.launch(work)[0](), work)]  # noqa: B905
         best = wanted.view(3, 11, -1)
         gaps = _shortfalls(best, torch.tensor(chosen, device="cuda"))
         scale = float(best.std())

@@ -22,7 +22,7 @@ from torch import Tensor
 
 import verify_service.load
 from benchmarks.gpu_verify_determinism_cost import cost_c8
-from benchmarks.provenance import tree
+from benchmarks.gpu_verify_tree import add_argument, imported_tree
 from domino_cli.in_process import InProcess, collect
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
@@ -188,6 +188,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--write-prompts", type=Path)
     parser.add_argument("--json", type=Path)
+    add_argument(parser)
     options = parser.parse_args()
     if options.write_prompts:
         write_prompts(options.target, options.write_prompts)
@@ -209,7 +210,12 @@ def main() -> None:
         "command": "python -m benchmarks.gpu_verify_exact --target T --draft D --prompts P",
     }
     modes = [run_mode(replace(config, deterministic=fixed), prompts) for fixed in (True, False)]
-    result: dict[str, Any] = {"about": about, "tree": tree(), "prompts": len(prompts), "new": NEW}
+    result: dict[str, Any] = {
+        "about": about,
+        "tree": imported_tree(options.tree),
+        "prompts": len(prompts),
+        "new": NEW,
+    }
     result["divergences"] = divergences(config, prompts, modes[1])
     result["modes"] = [{k: v for k, v in mode.items() if k != "answers"} for mode in modes]
     print(json.dumps(result["modes"]), json.dumps(result["divergences"]), flush=True)

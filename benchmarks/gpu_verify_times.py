@@ -4,6 +4,7 @@ import itertools
 import queue
 import statistics
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -135,9 +136,9 @@ def time_attention(shapes: Seq[tuple[int, int, int, int, int, int]]) -> list[dic
 class _Timed(GpuExecutor):
     """Notes when each step began and whom it served."""
 
-    def run(self, work: Seq[Work]) -> list[Chosen]:
+    def start(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
         self.begins.append((time.perf_counter(), sum(not w.sequence.in_prefill for w in work)))
-        return super().run(work)
+        return super().start(work)
 
     begins: list[tuple[float, int]]
 

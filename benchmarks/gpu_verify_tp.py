@@ -31,7 +31,7 @@ from benchmarks.gpu_verify_model import (
 )
 from benchmarks.gpu_verify_times import CONTEXT
 from benchmarks.gpu_verify_timing import copy_tb_s, replay_us
-from benchmarks.provenance import tree
+from benchmarks.gpu_verify_tree import add_argument, imported_tree
 from verify_service.gpu_rows import ragged_rows
 from verify_service.ranks import ALONE, Ranks, join
 
@@ -58,7 +58,7 @@ def prove(ranks: Ranks) -> list[str]:
             chosen.append(target.vocabulary.best(logits)[0])
             step = step_graphs(target, kv, 4, 16, None)
             steps = [type(w)(sequence=w.sequence, ids=w.ids[:16], choices=16) for w in work]
-            graph = torch.tensor([row[2:] for row in step.run(steps)[0]])[:3]
+            graph = torch.tensor([row[2:] for row in step.launch(steps)[0]()])[:3]
             chosen.append(graph.flatten())
         lines.append(expect(f"{ranks.size} ranks, logits, {dtype}", relative(*found), most))
         if dtype == torch.float32:
@@ -149,6 +149,7 @@ def main() -> None:
     """Proves, times; rank 0 writes the JSON and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
+    add_argument(parser)
     options = parser.parse_args()
     ranks = join(torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))))
     proofs = prove(ranks)
@@ -162,7 +163,11 @@ def main() -> None:
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
         "command": "torchrun --nproc-per-node 2 -m benchmarks.gpu_verify_tp --json FILE",
     }
-    result: dict[str, Any] = {"about": about, "tree": tree(), "ranks": ranks.size}
+    result: dict[str, Any] = {
+        "about": about,
+        "tree": imported_tree(options.tree),
+        "ranks": ranks.size,
+    }
     result |= {"weights": "random, Qwen3-32B shapes, bfloat16", "proofs": proofs}
     result |= {"copy_tb_s": copy, "floor_ms": floor_ms}
     result["steps"] = time_steps(ranks, floor_ms)

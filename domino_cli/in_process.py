@@ -46,7 +46,7 @@ class InProcess:
 
     def __init__(self, verify: LoadedVerify, draft: LoadedDraft | None = None) -> None:
         """Raises Mismatch when the two hold models that do not belong together."""
-        self.engine, self._draft = verify.engine, draft
+        self.engine, self._draft, self._end = verify.engine, draft, verify.end
         self._names = itertools.count()
         self.link = _connect(verify, draft) if draft else None
 
@@ -56,6 +56,7 @@ class InProcess:
 
     def __exit__(self, *_: object) -> None:
         self.engine.stop()
+        self._end()
 
     def submit(
         self,

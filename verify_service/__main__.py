@@ -1,5 +1,6 @@
 """`python -m verify_service`: loads the target, then serves VerifyService until told to stop."""
 
+import os
 import sys
 
 from domino_serve.v1 import verify_pb2, verify_pb2_grpc
@@ -21,6 +22,10 @@ def main() -> int:
         prog="python -m verify_service",
         description="Serves the target model: prefill, verification and acceptance.",
     )
+    if os.environ.get("RANK", "0") != "0":  # torchrun's variable: another process serves
+        from verify_service.following import follow
+
+        return follow(config)
     workers = config.max_sequences + config.max_waiting + SPARE_WORKERS
     connect_with(config.outgoing())
     server = Server(
@@ -48,6 +53,7 @@ def main() -> int:
     server.ready()
     code = server.wait()
     loaded.engine.stop()
+    loaded.end()
     if config.timeline:
         loaded.engine.timeline.write(config.timeline)
     links.close()

@@ -1,6 +1,8 @@
 """One target pass: work in, the target's choices out; keeps KV and projected rows in pages."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,6 +26,10 @@ class Executor:
         if projection:
             shape = (pages, page_size, target.config.hidden_size)
             self._rows = torch.zeros(shape, dtype=target.dtype, device=target.device)
+
+    def start(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
+        """What runs `work`, or waits for it where a device does already."""
+        return partial(self.run, work)
 
     @torch.inference_mode()
     def run(self, work: Seq[Work]) -> list[Chosen]:

@@ -5,7 +5,9 @@ are made behind it from the logits it leaves: top-k and top-p look at as many ca
 find to need, which no graph can.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -59,6 +61,16 @@ class GpuExecutor(Executor):
         with torch.inference_mode():
             self._graphs.capture()
 
+    def start(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
+        """Launches what a graph can do as a whole; `run` later otherwise."""
+        batch, width = self._graphs.most
+        if not work or len(work) > batch or not all(_fits(item, width) for item in work):
+            return partial(self.run, work)
+        with torch.inference_mode():
+            answer = self._launch(work)
+        self.num_graph += len(work)
+        return torch.inference_mode()(answer)
+
     @torch.inference_mode()
     def run(self, work: Seq[Work]) -> list[Chosen]:
         """Runs all positions of `work`; per item, what the target says after its last ids."""
@@ -66,11 +78,11 @@ class GpuExecutor(Executor):
         steps: list[int] = []
         rest: list[int] = []
         for i, item in enumerate(work):
-            (steps if item.choices == len(item.ids) <= width else rest).append(i)
+            (steps if _fits(item, width) else rest).append(i)
         chosen: dict[int, Chosen] = {}
         for first in range(0, len(steps), batch):
             some = steps[first : first + batch]
-            chosen |= dict(zip(some, self._run_graph([work[i] for i in some]), strict=True))
+            chosen |= dict(zip(some, self._launch([work[i] for i in some])(), strict=True))
         if rest:
             answers = self._run_eagerly([work[i] for i in rest])
             chosen |= dict(zip(rest, answers, strict=True))
@@ -79,8 +91,11 @@ class GpuExecutor(Executor):
         EAGER.inc(by=len(rest))
         return [chosen[i] for i in range(len(work))]
 
-    def _run_graph(self, work: Seq[Work]) -> list[Chosen]:
-        found, apart = self._graphs.run(work)
+    def _launch(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
+        rows, apart = self._graphs.launch(work)
+        return lambda: self._chosen(work, rows(), apart)
+
+    def _chosen(self, work: Seq[Work], found: list[list[int]], apart: int) -> list[Chosen]:
         chosen = [
             Chosen(ids=row[2 : 2 + len(w.ids)]) if row[0] >= 0 else Chosen(ids=[], usable=False)
             for row, w in zip(found, work, strict=False)
@@ -126,6 +141,11 @@ class GpuExecutor(Executor):
         pages = torch.tensor(sequence.pages, device=self._table.device)
         at = pages[positions // self._page_size] * self._page_size + positions % self._page_size
         return self._table[at]
+
+
+def _fits(item: Work, width: int) -> bool:
+    """Whether a graph of that width runs the item: all its ids need the target's choice."""
+    return item.choices == len(item.ids) <= width
 
 
 def is_greedy(item: Work) -> bool:

@@ -38,14 +38,14 @@ def load_gpu_executor(
     def reads(source: Checkpoint) -> Read:
         return lambda name, shape: source.tensor(name, shape, dtype).to(device)
 
-    drafted = (draft[0], reads(draft[1])) if draft else None
+    drafted = (draft[0], reads(draft[1])) if draft and not ranks.rank else None
     try:
         target = GpuTarget(
             target_config,
             reads(checkpoint),
             dtype=dtype,
             device=device,
-            taps=draft[0].target_layer_ids if draft else (),
+            taps=drafted[0].target_layer_ids if drafted else (),
             projection=_projection(*drafted, fixed=config.deterministic) if drafted else None,
             ranks=ranks,
             deterministic=config.deterministic,

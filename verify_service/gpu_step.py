@@ -3,6 +3,7 @@
 import logging
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -68,17 +69,17 @@ class StepGraphs:
         self._step(*self.most).run()
         torch.cuda.synchronize(self._target.device)
 
-    def run(self, work: Seq[Work]) -> tuple[list[list[int]], int]:
-        """Runs at most `most` of work; per item what `Step.run` says, and rows from item to item.
+    def launch(self, work: Seq[Work]) -> tuple[Callable[[], list[list[int]]], int]:
+        """Starts at most `most` of work; what waits for `Step.run`'s rows, and their width.
 
-        The logits of item i's ids are `logits` from row i * that on, until the next run.
+        The logits of item i's ids are `logits` from row i * width on, until the next launch.
         """
         batch = self._batches[bisect_left(self._batches, len(work))]
         width = self._widths[bisect_left(self._widths, max(len(w.ids) for w in work))]
-        return self._steps[batch, width].replay(work), width
+        return self._steps[batch, width].launch(work), width
 
     def logits(self, rows: Seq[int]) -> Tensor:
-        """A copy of such rows of the last run's logits."""
+        """A copy of such rows of the last launch's logits."""
         return self._logits[list(rows)]
 
     def step(self, batch: int, width: int) -> "Step":
@@ -133,9 +134,8 @@ class Step:
             self._out = self.run()
         return self
 
-    def replay(self, work: Seq[Work]) -> list[list[int]]:
-        """Runs the graph for `work` and waits for its answer."""
+    def launch(self, work: Seq[Work]) -> Callable[[], list[list[int]]]:
+        """Starts the graph for `work`; what waits for its answer."""
         self.bucket.fill(work)
         self.graph.replay()
-        found: list[list[int]] = self._out.tolist()
-        return found
+        return self._out.tolist

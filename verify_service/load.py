@@ -2,32 +2,28 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from domino_kernels.native.pool import use_threads
 from domino_serve.v1 import draft_pb2, verify_pb2
 from serving.contract import CONTRACT_VERSION
-from serving.device import open_device, sized_by
 from serving.draft_config import DraftConfig
-from serving.draft_format import open_draft
 from serving.fingerprint import draft_fingerprint, target_fingerprint
 from serving.options import OptionError
-from serving.plan import log_plan
 from serving.self_test import self_test_block
-from serving.target_config import open_target
 from serving.tensors import DTYPES, to_message
 from verify_service.config import VerifyConfig
 from verify_service.draft_update import DraftUpdates
 from verify_service.drafting import Drafting
 from verify_service.engine import Engine
-from verify_service.executor import Executor
-from verify_service.projection import FeatureProjection
+from verify_service.leading import LeadingExecutor
+from verify_service.load_executor import load_part
+from verify_service.ranks import own_device
 from verify_service.recorded_test import check_recorded_test
 from verify_service.scheduler import Scheduler
 from verify_service.synthetic import SyntheticAcceptance, parse_rates
-from verify_service.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -37,63 +33,42 @@ CPU_WIDTH = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """An engine, not started yet, and what it says of itself to routers and to drafts."""
+    """An engine, not started yet, and what it says of itself to routers and to drafts.
+
+    end: for when the engine has stopped; lets the other ranks of its group end.
+    """
 
     engine: Engine
     info: verify_pb2.GetTargetResponse
     draft: DraftConfig | None
     hello: draft_pb2.HandshakeRequest
     updates: DraftUpdates | None
+    end: Callable[[], None]
 
 
 def load(config: VerifyConfig) -> Loaded:
     """Raises CheckpointError or OptionError naming what does not fit."""
     began = time.monotonic()
-    dtype, device = DTYPES[config.dtype], open_device(config.device)
-    use_threads(config.threads, native=dtype == torch.float32 and device.type == "cpu")
-    checkpoint, target_config = open_target(config.target)
-    log_plan(log, "target", checkpoint.name, target_config)
-    draft, projection, self_test, draft_checkpoint = None, None, None, None
+    part = load_part(config)
+    executor, draft, pages = part.executor, part.draft, part.pages
+    self_test = None
     block: list[torch.Tensor] = []
     info = verify_pb2.GetTargetResponse(
-        target=target_fingerprint(checkpoint, target_config, config.dtype),
-        max_context=target_config.max_context,
+        target=target_fingerprint(part.checkpoint, part.target, config.dtype),
+        max_context=part.target.max_context,
         max_sequences=config.max_sequences,
-        eos_token_ids=target_config.eos_token_ids,
+        eos_token_ids=part.target.eos_token_ids,
     )
-    if config.draft:
-        draft_checkpoint, draft = open_draft(config.draft, target_config, tokenizer=config.target)
-        log_plan(log, "draft", draft_checkpoint.name, draft)
-        projection = FeatureProjection(draft, draft_checkpoint, dtype=dtype, device=device)
-        test = self_test_block(checkpoint, target_config, len(draft.target_layer_ids))
+    if draft and part.draft_checkpoint and part.projection:
+        dtype, device = DTYPES[config.dtype], torch.device(own_device(config.device))
+        test = self_test_block(part.checkpoint, part.target, len(draft.target_layer_ids))
         block = [tap.to(device, dtype) for tap in test]
-        self_test = to_message(projection(block))
-        info.draft.CopyFrom(draft_fingerprint(draft_checkpoint, draft))
+        self_test = to_message(part.projection(block))
+        info.draft.CopyFrom(draft_fingerprint(part.draft_checkpoint, draft))
         info.default_draft_tokens = _width(config, draft, device) - 1
-    executor: Executor
-    if device.type == "cuda":
-        from verify_service.gpu_load import load_gpu_executor  # needs Triton
-
-        drafted = (draft, draft_checkpoint) if draft and draft_checkpoint else None
-        executor = load_gpu_executor(
-            config, target_config, checkpoint, drafted, dtype=dtype, device=device
-        )
-        pages = executor.pages
-    else:
-        pages = -(-config.kv_tokens // config.page_size)
-        target = Target(
-            target_config,
-            checkpoint,
-            dtype=dtype,
-            device=device,
-            taps=draft.target_layer_ids if draft else (),
-            max_positions=pages * config.page_size,
-        )
-        with sized_by("kv_tokens", config.kv_tokens):
-            executor = Executor(target, projection, pages=pages, page_size=config.page_size)
     info.max_context = min(info.max_context, pages * config.page_size)
     if config.draft:
-        check_recorded_test(config.draft, executor, config.page_size, target_config.vocab_size)
+        check_recorded_test(config.draft, executor, config.page_size, part.target.vocab_size)
     scheduler = Scheduler(
         pages=pages,
         page_size=config.page_size,
@@ -102,7 +77,7 @@ def load(config: VerifyConfig) -> Loaded:
     )
     drafting = Drafting(
         executor.rows,
-        target_config.vocab_size,
+        part.target.vocab_size,
         step_s=config.draft_step_s,
         timeout_s=config.draft_timeout_s,
     )
@@ -122,7 +97,14 @@ def load(config: VerifyConfig) -> Loaded:
         follows_updates=draft is not None,
     )
     updates = DraftUpdates(engine, executor, block) if draft else None
-    return Loaded(engine=engine, info=info, draft=draft, hello=hello, updates=updates)
+    return Loaded(
+        engine=engine,
+        info=info,
+        draft=draft,
+        hello=hello,
+        updates=updates,
+        end=executor.end if isinstance(executor, LeadingExecutor) else lambda: None,
+    )
 
 
 def _width(config: VerifyConfig, draft: DraftConfig, device: torch.device) -> int:

@@ -38,7 +38,7 @@ EACH, LONGEST, NEW, WIDTH, PAGE = 64, 1500, 256, 16, 256
 Answers = list[list[int]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EchoLink:
     """A draft that knows what plain decoding said; wrong from a random place of each block on."""
 

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from domino_cli.in_process import InProcess, collect
 from domino_serve.v1 import speculation_pb2 as spec
 from tests.engines import engines
-from tests.tiny_models import SHAPE, VOCAB, write_draft, write_target
-from verify_service.ranks import Ranks
+from tests.tiny_models import VOCAB, write_draft, write_target
 from verify_service.sampling import SamplingParams
-from verify_service.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = [[3, 9, 4, 100, 12], list(range(20, 60)), [7]]

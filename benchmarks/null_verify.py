@@ -86,6 +86,11 @@ class NullVerifyServicer(VerifyServiceServicer):
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
         return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no target to score with")
 
+    async def ConnectDraft(
+        self, request: pb.ConnectDraftRequest, context: Context
+    ) -> pb.ConnectDraftResponse:
+        return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no target to draft for")
+
     async def GetLoads(self, request: pb.GetLoadsRequest, context: Context) -> pb.GetLoadsResponse:
         return pb.GetLoadsResponse()
 

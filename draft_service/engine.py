@@ -72,6 +72,10 @@ class DraftEngine:
         """Gives a reserved seat back; False when there is none to give back."""
         return self._seats.release(ticket)
 
+    def loads(self) -> draft_pb2.DraftServiceGetLoadsResponse:
+        """Seats and pages that are taken."""
+        return self._seats.loads()
+
     def step(
         self, stream: Stream, request: draft_pb2.StepRequest, rows: Tensor | None
     ) -> draft_pb2.StepResponse:

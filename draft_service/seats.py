@@ -107,6 +107,19 @@ class Seats:
             self.num_open -= 1
             self.allocator.release(session.pages)
 
+    def loads(self) -> draft_pb2.DraftServiceGetLoadsResponse:
+        """Seats and pages that are taken; expired tickets are not."""
+        with self._lock:
+            self._expire()
+            pages = self.allocator
+            return draft_pb2.DraftServiceGetLoadsResponse(
+                sessions=self.num_open,
+                reserved=len(self._reserved),
+                max_sessions=self._max_sessions,
+                kv_pages_used=pages.num_pages - pages.num_free,
+                kv_pages_total=pages.num_pages,
+            )
+
     def _expire(self) -> None:
         now = self._clock()
         for ticket, (deadline, session) in list(self._reserved.items()):

@@ -70,6 +70,13 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         released = self._engine.release(request.ticket)
         return draft_pb2.ReleaseSeatResponse(released=released)
 
+    def GetLoads(
+        self, request: draft_pb2.DraftServiceGetLoadsRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.DraftServiceGetLoadsResponse:
+        loads = self._engine.loads()
+        loads.streams = len(self._peers)
+        return loads
+
     def Step(
         self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext
     ) -> Iterator[draft_pb2.StepResponse]:

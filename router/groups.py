@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -15,7 +15,7 @@ from router.discovery import Discovery
 from router.endpoint import Endpoint
 from router.verify import VerifyClient
 from serving.channel import aio_channel
-from serving.errors import Mismatch, PeerUnavailable, ServingError, StartError
+from serving.errors import ContractMismatch, Mismatch, PeerUnavailable, ServingError, StartError
 from serving.fingerprint import require_equal
 
 _log = logging.getLogger(__name__)
@@ -53,8 +53,9 @@ class Group:
 class VerifyGroups:
     """Groups that hold one and the same target. An async context manager."""
 
-    def __init__(self, discovery: Discovery) -> None:
-        self._discovery = discovery
+    def __init__(self, discovery: Discovery, drafts: Callable[[], Collection[str]] = tuple) -> None:
+        """drafts: addresses of the draft services that each group is to shake hands with."""
+        self._discovery, self._drafts = discovery, drafts
         self._groups: dict[str, Group] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._reasons: dict[str, str] = {}
@@ -75,7 +76,7 @@ class VerifyGroups:
     async def target(self, timeout_s: float) -> pb.GetTargetResponse:
         """What the first group that answers has loaded; the others must have the same.
 
-        Raises StartError after timeout_s.
+        Raises StartError after timeout_s, Mismatch when it does not belong to a draft.
         """
         await asyncio.wait({self._target}, timeout=timeout_s)
         if not self._target.done():
@@ -139,7 +140,8 @@ class VerifyGroups:
                 target = await group.client.target(_PROGRESS_S)
                 if self._target.done():
                     _require_same(self._target.result(), target)
-                else:
+                await self._meet_drafts(group, target)
+                if not self._target.done():
                     self._target.set_result(target)
                 return
             except ServingError as error:
@@ -149,6 +151,18 @@ class VerifyGroups:
                     where = group.address
                     _log.info("waiting for the verify service at %s: %s", where, error)
             await asyncio.sleep(_PROBE_S)
+
+    async def _meet_drafts(self, group: Group, target: pb.GetTargetResponse) -> None:
+        """A pair that does not belong together ends the start; later it only costs speed."""
+        for address in self._drafts() if target.HasField("draft") else ():
+            try:
+                await group.client.connect_draft(address, _PROGRESS_S)
+            except (Mismatch, ContractMismatch) as error:
+                _log.error("verify %s and draft %s: %s", group.address, address, error)
+                if not self._target.done():
+                    self._target.set_exception(error)
+            except ServingError as error:
+                _log.warning("verify %s and draft %s: %s", group.address, address, error)
 
     def _why(self) -> str:
         """Why no group can be used."""

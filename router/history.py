@@ -63,7 +63,7 @@ class History:
         """The last event when the tokens received are all there will be, though none said so."""
         if self.ids and self.ids[-1] in self.work.stop_token_ids:
             return self.ended(spec.FINISH_REASON_STOP)
-        if len(self.ids) == self.work.max_tokens:
+        if len(self.ids) >= self.work.max_tokens:
             return self.ended(spec.FINISH_REASON_LENGTH)
         return None
 

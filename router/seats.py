@@ -61,33 +61,42 @@ class DraftSeats:
         for draft in self._drafts.values():
             await draft.channel.close()
 
+    def addresses(self) -> tuple[str, ...]:
+        """Of every draft there is."""
+        return tuple(self._drafts)
+
     @asynccontextmanager
     async def hold(self, work: Work, near: Endpoint) -> AsyncIterator[verify_pb2.DraftSeat | None]:
-        """A reserved seat, or None when the request is to run plain. near: its verify service.
+        """A seat; without a ticket when the request is to begin plain, None when it stays so.
+        near: its verify service.
 
         Given back at the end, without waiting for it: a request that verify refuses, or that ends
         before its first drafted step, leaves it unopened. For an opened one nothing happens.
         """
-        draft, seat = await self._find(work, near)
+        if work.mode == spec.MODE_AR or not self._drafts:
+            yield None
+            return
+        draft, ticket = await self._find(work, near)
+        draft.held += 1
         try:
-            yield seat
+            yield verify_pb2.DraftSeat(
+                address=draft.address,
+                ticket=ticket,
+                mode=work.mode,
+                draft_tokens=work.draft_tokens,
+            )
         finally:
-            if draft and seat:
-                draft.held -= 1
-                task = asyncio.create_task(self._release(draft, seat.ticket))
-                self._releases.add(task)
-                task.add_done_callback(self._releases.discard)
+            draft.held -= 1
+            task = asyncio.create_task(self._release(draft, ticket))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
 
-    async def _find(
-        self, work: Work, near: Endpoint
-    ) -> tuple[_Draft | None, verify_pb2.DraftSeat | None]:
-        """A seat on the nearest draft that has one, the least used of equals, in the timeout."""
-        if work.mode == spec.MODE_AR:
-            return None, None
+    async def _find(self, work: Work, near: Endpoint) -> tuple[_Draft, str]:
+        """The nearest draft that has a seat, the least used of equals, and its ticket; an empty
+        one when none has, in the timeout."""
         end, reason = time.monotonic() + self._timeout_s, "no draft service answers"
-        for draft in sorted(
-            self._drafts.values(), key=lambda d: (-near.nearness(d.endpoint), d.held)
-        ):
+        drafts = sorted(self._drafts.values(), key=lambda d: (-near.nearness(d.endpoint), d.held))
+        for draft in drafts:
             if time.monotonic() < draft.away_until:
                 continue
             try:
@@ -98,33 +107,27 @@ class DraftSeats:
                     draft.away_until = time.monotonic() + _AWAY_S
         WITHOUT_SEAT.inc()
         _log.warning("request %s runs plain: %s", work.request_id, reason)
-        return None, None
+        return drafts[0], ""
 
-    async def _reserve(self, draft: _Draft, work: Work, left_s: float) -> verify_pb2.DraftSeat:
+    async def _reserve(self, draft: _Draft, work: Work, left_s: float) -> str:
         request = draft_pb2.ReserveSeatRequest(
             mode=work.mode, max_positions=len(work.prompt_ids) + work.max_tokens
         )
-        draft.held += 1
+        draft.held += 1  # while it is asked, so that not all ask the same one
         try:
-            reserved = await DraftServiceStub(draft.channel).ReserveSeat(
-                request, timeout=max(left_s, 0.0)
-            )
-        except BaseException as error:
+            stub = DraftServiceStub(draft.channel)
+            reserved = await stub.ReserveSeat(request, timeout=max(left_s, 0.0))
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, "draft") from error
+        finally:
             draft.held -= 1
-            if isinstance(error, grpc.aio.AioRpcError):
-                raise from_rpc_error(error, "draft") from error
-            raise
-        return verify_pb2.DraftSeat(
-            address=draft.address,
-            ticket=reserved.ticket,
-            mode=work.mode,
-            draft_tokens=work.draft_tokens,
-        )
+        return reserved.ticket
 
     async def _release(self, draft: _Draft, ticket: str) -> None:
-        with suppress(grpc.aio.AioRpcError):  # then it expires
-            request = draft_pb2.ReleaseSeatRequest(ticket=ticket)
-            await DraftServiceStub(draft.channel).ReleaseSeat(request, timeout=self._timeout_s)
+        if ticket:
+            with suppress(grpc.aio.AioRpcError):  # then it expires
+                request = draft_pb2.ReleaseSeatRequest(ticket=ticket)
+                await DraftServiceStub(draft.channel).ReleaseSeat(request, timeout=self._timeout_s)
         await self._close_if_gone(draft)
 
     async def _watch(self) -> None:

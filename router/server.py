@@ -29,11 +29,14 @@ async def open_router(config: RouterConfig) -> AsyncIterator[AioServer]:
     )
     tokenizer = Tokenizer.load(config.target)
     async with AsyncExitStack() as stack:
-        groups = await stack.enter_async_context(VerifyGroups(discovery("verify", config.verify)))
         seats: DraftSeats | None = None
         if config.draft:
             seats = DraftSeats(discovery("draft", config.draft), config.seat_timeout_s)
             await stack.enter_async_context(seats)
+        groups = VerifyGroups(
+            discovery("verify", config.verify), drafts=seats.addresses if seats else tuple
+        )
+        await stack.enter_async_context(groups)
         target = await groups.target(config.startup_timeout_s)
         model = served_model(target, tokenizer, config)
         servicer = GenerateServicer(

@@ -30,6 +30,14 @@ class VerifyClient:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, "verify") from error
 
+    async def connect_draft(self, address: str, timeout_s: float) -> None:
+        """Has verify and draft shake hands; raises what they part with."""
+        request = pb.ConnectDraftRequest(address=address)
+        try:
+            await self._stub.ConnectDraft(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, "verify") from error
+
     @asynccontextmanager
     async def run(
         self, request: pb.VerifyServiceGenerateRequest, timeout_s: float | None

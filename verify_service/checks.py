@@ -10,6 +10,8 @@ from verify_service.sampling import SamplingParams
 
 MAX_BLOCKS = 64
 MAX_BLOCK_IDS = 64
+MAX_STOP_IDS = 4096
+MAX_NAME = 256  # characters of a request's id or an address
 
 
 def check_generate(
@@ -18,8 +20,10 @@ def check_generate(
     """Raises BadRequest naming the field and the value."""
     if not request.request_id:
         raise BadRequest("request_id", "is empty")
-    _check_prompt(request.prompt_ids, info)
-    _check_ids("stop_token_ids", request.stop_token_ids, info)
+    if len(request.request_id) > MAX_NAME:
+        raise BadRequest(
+            "request_id", f"has {len(request.request_id)} characters, {MAX_NAME} at most"
+        )
     if request.max_tokens < 1:
         raise BadRequest("max_tokens", f"{request.max_tokens} is below 1")
     length = len(request.prompt_ids) + request.max_tokens
@@ -29,6 +33,11 @@ def check_generate(
             f"a prompt of {len(request.prompt_ids)} tokens and max_tokens {request.max_tokens} "
             f"exceed the {info.max_context} positions of the context, or --kv-tokens",
         )
+    _check_prompt(request.prompt_ids, info)
+    if len(request.stop_token_ids) > MAX_STOP_IDS:
+        count = len(request.stop_token_ids)
+        raise BadRequest("stop_token_ids", f"{count} ids, {MAX_STOP_IDS} at most")
+    _check_ids("stop_token_ids", request.stop_token_ids, info)
     if not 0 <= request.min_tokens <= request.max_tokens:
         message = f"{request.min_tokens} is not in [0, {request.max_tokens}], which is max_tokens"
         raise BadRequest("min_tokens", message)
@@ -39,6 +48,9 @@ def check_generate(
 
 def check_score(request: verify_pb2.ScoreRequest, info: verify_pb2.GetTargetResponse) -> None:
     """Raises BadRequest naming the field and the value."""
+    if len(request.prompt_ids) > info.max_context:
+        count = len(request.prompt_ids)
+        raise BadRequest("prompt_ids", f"{count} ids, the context has {info.max_context} positions")
     _check_prompt(request.prompt_ids, info)
     if not 1 <= len(request.blocks) <= MAX_BLOCKS:
         raise BadRequest("blocks", f"{len(request.blocks)} blocks, 1 to {MAX_BLOCKS} are allowed")
@@ -51,6 +63,12 @@ def check_score(request: verify_pb2.ScoreRequest, info: verify_pb2.GetTargetResp
             message = f"ends beyond the {info.max_context} positions of the context, or --kv-tokens"
             raise BadRequest(name, message)
     sampling_params(request.sampling)
+
+
+def check_address(name: str, address: str) -> None:
+    """Raises BadRequest for what cannot be host:port; an address that leads nowhere is fine."""
+    if len(address) > MAX_NAME or not address.isprintable():
+        raise BadRequest(name, f"{address!r:.60} is no address of the form host:port")
 
 
 def sampling_params(sampling: Sampling) -> SamplingParams | None:

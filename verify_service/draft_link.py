@@ -8,6 +8,7 @@ import grpc
 from torch import Tensor
 
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc
+from domino_serve.v1 import speculation_pb2 as spec
 from serving.channel import channel
 from serving.errors import (
     ContractMismatch,
@@ -62,8 +63,8 @@ class GrpcDraftLink:
         DraftUpdated: the draft there is newer than the one `hello` names.
         """
         self._peer, self.alive = f"draft service {address}", True
-        self._channel = channel(address)
-        stub = draft_pb2_grpc.DraftServiceStub(self._channel)
+        self._channel, self._timeout_s = channel(address), timeout_s
+        self._stub = stub = draft_pb2_grpc.DraftServiceStub(self._channel)
         try:
             answer = stub.Handshake(hello, timeout=timeout_s)
         except grpc.RpcError as error:
@@ -75,15 +76,17 @@ class GrpcDraftLink:
         row_bytes = hello.target.hidden_size * DTYPES[hello.target.dtype].itemsize
         self.max_rows = min(int(answer.max_rows), MAX_ROW_BYTES // row_bytes)
         self.context_id, self.late_answers = answer.context_id, 0
+        self.incarnation = answer.incarnation
         self._outgoing: queue.SimpleQueue[draft_pb2.StepRequest | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[draft_pb2.StepResponse | str] = queue.SimpleQueue()
         self._stream = stub.Step(iter(self._outgoing.get, None))
-        self._sent = 0
+        self._sent = self._most_results = 0
         threading.Thread(target=self._read, name="draft-link", daemon=True).start()
 
     def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
         self._sent += 1
         request.sequence_number = self._sent
+        self._most_results = len(request.steps) + len(request.opens)
         if rows is not None:
             request.rows.CopyFrom(to_message(rows))
         self._outgoing.put(request)
@@ -94,7 +97,19 @@ class GrpcDraftLink:
             answer = self._next(timeout_s)
         if answer and answer.sequence_number > self._sent:
             raise self._lost(f"answered message {answer.sequence_number} of {self._sent}")
+        if answer and len(answer.results) > self._most_results:
+            raise self._lost(f"sent {len(answer.results)} results, {self._most_results} at most")
         return answer
+
+    def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
+        """A ticket for a session; raises Overloaded, DraftUnavailable or another refusal."""
+        request = draft_pb2.ReserveSeatRequest(mode=mode, max_positions=max_positions)
+        try:
+            return self._stub.ReserveSeat(request, timeout=self._timeout_s).ticket
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._peer) from None
+        except ValueError as error:  # the channel was closed in between
+            raise DraftUnavailable(self._peer, str(error)) from None
 
     def close(self) -> None:
         self.alive = False
@@ -118,7 +133,10 @@ class GrpcDraftLink:
     def _read(self) -> None:
         reason = "ended the stream"
         try:
-            for answer in self._stream:
+            for count, answer in enumerate(self._stream, start=1):
+                if count > self._sent:
+                    reason = "answers what it was not asked"
+                    break
                 self._incoming.put(answer)
         except grpc.RpcError as error:
             reason = error.details() or error.code().name

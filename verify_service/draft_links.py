@@ -10,6 +10,7 @@ from serving.errors import DraftUnavailable, Mismatch
 from verify_service.draft_link import DraftLink, DraftUpdated, GrpcDraftLink
 
 CONNECT_S = 2.0  # what a request waits for a draft service before it runs plain
+MAX_PLACES = 64
 RETRY_S = 1.0  # between attempts, so that requests do not queue for a draft that is away
 
 # Takes over the projection of the draft at an address; the handshake request from then on.
@@ -19,7 +20,7 @@ Follow = Callable[[str, draft_pb2.HandshakeRequest], draft_pb2.HandshakeRequest]
 @dataclass(slots=True)
 class _Place:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    link: DraftLink | None = None
+    link: GrpcDraftLink | None = None
     retry_at: float = 0.0
 
 
@@ -39,10 +40,10 @@ class DraftLinks:
         self._places: dict[str, _Place] = {}
         self._lock = threading.Lock()
 
-    def get(self, address: str) -> DraftLink:
+    def get(self, address: str) -> GrpcDraftLink:
         """A living link; raises DraftUnavailable, Mismatch or ContractMismatch."""
         with self._lock:
-            place = self._places.setdefault(address, _Place())
+            place = self._places.get(address) or self._new_place(address)
         with place.lock:
             if place.link is None or not place.link.alive:
                 place.link = self._connect(address, place)
@@ -60,7 +61,19 @@ class DraftLinks:
                 if place.link:
                     place.link.close()
 
-    def _connect(self, address: str, place: _Place) -> DraftLink:
+    def _new_place(self, address: str) -> _Place:
+        """Makes room where too many are known: callers name whatever addresses they like."""
+        if len(self._places) >= MAX_PLACES:
+            for known, place in list(self._places.items()):
+                if not place.lock.locked() and not (place.link and place.link.alive):
+                    del self._places[known]
+        if len(self._places) >= MAX_PLACES:
+            raise DraftUnavailable(
+                f"draft service {address:.100}", f"is one too many beside {MAX_PLACES} others"
+            )
+        return self._places.setdefault(address, _Place())
+
+    def _connect(self, address: str, place: _Place) -> GrpcDraftLink:
         if time.monotonic() < place.retry_at:
             raise DraftUnavailable(f"draft service {address}", "was away a moment ago")
         try:
@@ -77,7 +90,7 @@ class DraftLinks:
         place.retry_at = time.monotonic() + RETRY_S
         raise DraftUnavailable(f"draft service {address}", reason)
 
-    def _newest(self, address: str) -> DraftLink:
+    def _newest(self, address: str) -> GrpcDraftLink:
         """A link, once this side has the projection of the draft that is there."""
         hello = self._hello
         try:
@@ -91,7 +104,7 @@ class DraftLinks:
                 self.close()  # rows are another projection's from here on
         return self._connected(address, self._hello)
 
-    def _connected(self, address: str, hello: draft_pb2.HandshakeRequest) -> DraftLink:
+    def _connected(self, address: str, hello: draft_pb2.HandshakeRequest) -> GrpcDraftLink:
         link = GrpcDraftLink(address, hello, self._timeout_s)
         if hello is self._hello:
             return link

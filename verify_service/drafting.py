@@ -18,9 +18,17 @@ from domino_serve.v1 import draft_pb2
 from serving.errors import DraftUnavailable
 from verify_service.draft_link import DraftLink
 from verify_service.metrics import DRAFT_LOST, STALE
-from verify_service.sequence import DraftSession, Sequence
+from verify_service.sequence import DraftPlan, DraftSession, Sequence
 
 RowsOf = Callable[[Sequence, int, int], Tensor]
+
+# Errors that a session opened anew would not meet again.
+_WORTH_ANOTHER_SEAT = {
+    draft_pb2.SESSION_ERROR_REASON_UNKNOWN_SESSION,
+    draft_pb2.SESSION_ERROR_REASON_TICKET,
+    draft_pb2.SESSION_ERROR_REASON_CONTEXT_GAP,
+    draft_pb2.SESSION_ERROR_REASON_STALE,
+}
 
 log = logging.getLogger(__name__)
 
@@ -76,17 +84,21 @@ class Drafting:
         self._closing: dict[DraftLink, list[int]] = defaultdict(list)
         self._exchanges: dict[DraftLink, _Exchange] = {}
         self._slow: set[DraftLink] = set()
+        # Told of sequences that lost their draft, or had none, though they wish for one.
+        self.want: Callable[[Sequence], None] = lambda sequence: None
 
     @property
     def is_owed(self) -> bool:
         """Whether answers are outstanding; `receive` looks for them."""
         return bool(self._exchanges)
 
-    def begin(self, sequence: Sequence) -> None:
-        """Gives a new sequence its draft session, if it is to be drafted for."""
-        if sequence.request.draft:
-            session = DraftSession(plan=sequence.request.draft, session=next(self._sessions))
-            sequence.draft = session
+    def begin(self, sequence: Sequence, plan: DraftPlan | None) -> None:
+        """Gives a sequence its draft session, or tells `want` that it is to get one later."""
+        if plan is None:
+            self._miss(sequence)
+        elif sequence.draft is None:
+            sequence.draft = DraftSession(plan=plan, session=next(self._sessions))
+            sequence.stats.mode, sequence.stats.width = plan.mode, plan.draft_tokens + 1
 
     def end(self, sequence: Sequence) -> None:
         """Frees the draft's side of a sequence with the next message."""
@@ -109,7 +121,7 @@ class Drafting:
             if not link.alive:
                 self._closing.pop(link, None)
                 self._slow.discard(link)
-                _lose(members, "its stream ended")
+                self._lose(link, members, "its stream ended")
             elif link not in self._exchanges:
                 self._send_one(link, members, self._closing.pop(link, []))
 
@@ -149,7 +161,8 @@ class Drafting:
 
     def _give_up(self, link: DraftLink, reason: str) -> None:
         self._slow.discard(link)
-        _lose([item.sequence for item in self._exchanges.pop(link).asked.values()], reason)
+        asked = self._exchanges.pop(link).asked.values()
+        self._lose(link, [item.sequence for item in asked], reason)
 
     def _take_all(self, link: DraftLink, answer: draft_pb2.StepResponse) -> None:
         exchange = self._exchanges.pop(link)
@@ -192,7 +205,7 @@ class Drafting:
             self._exchanges[link] = _Exchange(asked, awaited=link not in self._slow)
 
     def _take(self, asked: _Asked, result: draft_pb2.SessionResult) -> None:
-        """Keeps an answer to this very step; a bad one ends the sequence's drafting."""
+        """Keeps an answer to this very step; a bad one ends the sequence's session."""
         sequence = asked.sequence
         draft = sequence.draft
         not_opened = result.step == 0 and result.HasField("error")
@@ -202,11 +215,28 @@ class Drafting:
             draft.kv_len = result.proposals.draft_kv_len
             sequence.proposals = list(result.proposals.ids)
             return
-        log.warning("request %s goes on without a draft: %s", sequence.request.request_id, result)
+        name = sequence.request.request_id
+        log.warning("request %s goes on without a draft: %.300s", name, result)
         if not_opened and result.error.reason == draft_pb2.SESSION_ERROR_REASON_STALE:
             draft.plan.link.close()  # it leads to another draft than the handshake was made with
         DRAFT_LOST.inc("refused")
         self.end(sequence)
+        if result.error.reason in _WORTH_ANOTHER_SEAT:
+            self._miss(sequence)
+
+    def _lose(self, link: DraftLink, sequences: list[Sequence], reason: str) -> None:
+        """Plain decoding until another seat is found; who ended or moved stays as is."""
+        lost = [s for s in sequences if s.draft and s.draft.plan.link is link]
+        if lost:
+            log.warning("%s; %d requests go on without a draft", reason, len(lost))
+            DRAFT_LOST.inc("link", by=len(lost))
+        for sequence in lost:
+            sequence.draft = None
+            self._miss(sequence)
+
+    def _miss(self, sequence: Sequence) -> None:
+        if sequence.request.wish:
+            self.want(sequence)
 
 
 def _next_step(sequence: Sequence, draft: DraftSession, max_rows: int) -> draft_pb2.SessionStep:
@@ -227,12 +257,3 @@ def _next_step(sequence: Sequence, draft: DraftSession, max_rows: int) -> draft_
         step.current = sequence.tokens[-1]
         step.draft_tokens = wanted
     return step
-
-
-def _lose(sequences: list[Sequence], reason: str) -> None:
-    """Plain decoding from here on."""
-    if sequences:
-        log.warning("%s; %d requests go on without a draft", reason, len(sequences))
-        DRAFT_LOST.inc("link", by=len(sequences))
-    for sequence in sequences:
-        sequence.draft = None

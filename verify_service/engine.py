@@ -17,7 +17,7 @@ from verify_service.drafting import Drafting
 from verify_service.executor import Executor
 from verify_service.scheduler import Scheduler, Work
 from verify_service.self_check import FirstProposals
-from verify_service.sequence import Request, Sequence
+from verify_service.sequence import DraftPlan, Request, Sequence
 from verify_service.synthetic import SyntheticAcceptance
 from verify_service.timeline import StepClock, Timeline
 
@@ -52,6 +52,7 @@ class Engine:
         self._live: dict[str, Sequence] = {}
         self._live_lock = threading.Lock()
         self._ended = False
+        self.idle_checks = 0
 
     def start(
         self,
@@ -117,12 +118,33 @@ class Engine:
         self._commands.put(run)
         return future.result(JOB_S)
 
+    def is_live(self, sequence: Sequence) -> bool:
+        """Whether it waits or runs."""
+        with self._live_lock:
+            return self._live.get(sequence.request.request_id) is sequence
+
+    def redraft(self, sequence: Sequence, plan: DraftPlan) -> None:
+        """Has a sequence drafted for from now on, if it still runs without a draft."""
+
+        def begin() -> None:
+            if self.is_live(sequence):
+                self._drafting.begin(sequence, plan)
+
+        self._commands.put(begin)
+
+    def when_draft_lost(self, want: Callable[[Sequence], None]) -> None:
+        """`want` is told of every sequence that is to find a draft; called in the engine's thread.
+
+        Before `start`.
+        """
+        self._drafting.want = want
+
     def num_live(self) -> int:
         """Requests running and waiting."""
         return len(self._live)
 
     def _enqueue(self, sequence: Sequence) -> None:
-        self._drafting.begin(sequence)
+        self._drafting.begin(sequence, sequence.request.draft)
         self.scheduler.waiting.append(sequence)
 
     def _loop(self) -> None:
@@ -174,6 +196,7 @@ class Engine:
         self._drafting.send(())
         self._drafting.receive()
         self.scheduler.check_integrity()
+        self.idle_checks += 1
         if not self._drafting.is_owed:
             self.idle.set()
 

@@ -4,10 +4,13 @@ from collections import Counter
 
 from domino_serve.v1 import verify_pb2
 from verify_service.draft_links import DraftLinks
+from verify_service.draft_recovery import DraftRecovery
 from verify_service.engine import Engine
 
 
-def loads(engine: Engine, links: DraftLinks) -> verify_pb2.GetLoadsResponse:
+def loads(
+    engine: Engine, links: DraftLinks, recovery: DraftRecovery
+) -> verify_pb2.GetLoadsResponse:
     """Batch, queue, pages and draft links."""
     scheduler = engine.scheduler
     running = list(scheduler.running)
@@ -20,6 +23,8 @@ def loads(engine: Engine, links: DraftLinks) -> verify_pb2.GetLoadsResponse:
         kv_pages_used=pages.num_pages - pages.num_free,
         kv_pages_total=pages.num_pages,
         page_size=scheduler.page_size,
+        waiting_for_draft=len(recovery),
+        idle_checks=engine.idle_checks,
         draft_links=[
             verify_pb2.DraftLinkLoad(
                 address=address,

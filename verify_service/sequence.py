@@ -17,6 +17,15 @@ Event = verify_pb2.VerifyChunk | verify_pb2.VerifyComplete | verify_pb2.BlockSco
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DraftWish:
+    """The draft service, and what it is to do, whenever it has a seat for a request."""
+
+    address: str
+    mode: spec.Mode.ValueType
+    draft_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftPlan:
     """Where the proposals of a request come from."""
 
@@ -36,6 +45,7 @@ class Request:
     stop_ids: frozenset[int]
     emit: Callable[[Event], None]
     draft: DraftPlan | None = None
+    wish: DraftWish | None = None  # None: plain for good once it has no draft
     sampling: SamplingParams | None = None  # None: greedy
     min_tokens: int = 0
     chunk_stats: bool = False

@@ -11,14 +11,22 @@ from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1 import verify_pb2, verify_pb2_grpc
 from serving.contract import mode_name
 from serving.draft_config import DraftConfig
-from serving.errors import BadRequest, DraftUnavailable, Draining, ServingError
+from serving.errors import (
+    BadRequest,
+    ContractMismatch,
+    DraftUnavailable,
+    Draining,
+    Mismatch,
+    ServingError,
+)
 from serving.guard import guard
-from verify_service.checks import check_generate, check_score, sampling_params
+from verify_service.checks import check_address, check_generate, check_score, sampling_params
 from verify_service.draft_links import DraftLinks
+from verify_service.draft_recovery import DraftRecovery
 from verify_service.engine import Engine
 from verify_service.loads import loads
 from verify_service.scoring import collect_scores, score_request
-from verify_service.sequence import DraftPlan, Event, Request
+from verify_service.sequence import DraftPlan, DraftWish, Event, Request
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +44,15 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
     ) -> None:
         self._engine, self._info, self._draft, self._links = engine, info, draft, links
         self._draining = draining
+        self._recovery = DraftRecovery(engine, links)
+        engine.when_draft_lost(self._recovery.want)
 
     def Generate(
         self, request: verify_pb2.VerifyServiceGenerateRequest, context: grpc.ServicerContext
     ) -> Iterator[verify_pb2.VerifyServiceGenerateResponse]:
         with guard(context):
             check_generate(request, self._info)
+            wish = self._wish(request)
             events: queue.SimpleQueue[Event] = queue.SimpleQueue()
             self._submit(
                 context,
@@ -51,7 +62,8 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
                     max_tokens=request.max_tokens,
                     stop_ids=frozenset(request.stop_token_ids),
                     emit=events.put,
-                    draft=self._plan(request),
+                    draft=self._plan(request, wish) if wish else None,
+                    wish=wish,
                     sampling=sampling_params(request.sampling),
                     min_tokens=request.min_tokens,
                     chunk_stats=request.chunk_stats,
@@ -78,10 +90,20 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
     ) -> verify_pb2.GetTargetResponse:
         return self._info
 
+    def ConnectDraft(
+        self, request: verify_pb2.ConnectDraftRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.ConnectDraftResponse:
+        with guard(context):
+            if self._draft is None:
+                raise BadRequest("address", "this service was started without --draft")
+            check_address("address", request.address)
+            link = self._links.get(request.address)
+            return verify_pb2.ConnectDraftResponse(incarnation=link.incarnation)
+
     def GetLoads(
         self, request: verify_pb2.GetLoadsRequest, context: grpc.ServicerContext
     ) -> verify_pb2.GetLoadsResponse:
-        return loads(self._engine, self._links)
+        return loads(self._engine, self._links, self._recovery)
 
     def FlushCache(
         self, request: verify_pb2.FlushCacheRequest, context: grpc.ServicerContext
@@ -98,26 +120,36 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         if not context.add_callback(cancel):
             cancel()  # the client left before
 
-    def _plan(self, request: verify_pb2.VerifyServiceGenerateRequest) -> DraftPlan | None:
-        """Where proposals come from; None for a plain request, asked for or for want of a draft."""
+    def _wish(self, request: verify_pb2.VerifyServiceGenerateRequest) -> DraftWish | None:
+        """The draft it is to have; None for a plain request."""
         if not request.HasField("draft"):
             return None
         seat = request.draft
         if self._draft is None:
             raise BadRequest("draft", "this service was started without --draft")
-        if seat.mode not in (spec.MODE_DFLASH, spec.MODE_DOMINO):
+        if seat.mode not in (spec.MODE_DFLASH, spec.MODE_DOMINO, spec.MODE_DSPARK):
             raise BadRequest("draft.mode", f"{mode_name(seat.mode)} does not draft")
         limit = self._draft.max_draft_tokens
         if not 1 <= seat.draft_tokens <= limit:
             raise BadRequest("draft.draft_tokens", f"{seat.draft_tokens} is not in [1, {limit}]")
-        try:
-            link = self._links.get(seat.address)
-        except DraftUnavailable as error:
-            log.warning("request %s runs plain: %s", request.request_id, error)
+        check_address("draft.address", seat.address)
+        return DraftWish(address=seat.address, mode=seat.mode, draft_tokens=seat.draft_tokens)
+
+    def _plan(
+        self, request: verify_pb2.VerifyServiceGenerateRequest, wish: DraftWish
+    ) -> DraftPlan | None:
+        """Its place there; None where there is none yet: the request begins plain."""
+        ticket = request.draft.ticket
+        if not ticket:
             return None
-        return DraftPlan(
-            link=link, ticket=seat.ticket, mode=seat.mode, draft_tokens=seat.draft_tokens
-        )
+        try:
+            link = self._links.get(wish.address)
+        except (DraftUnavailable, Mismatch, ContractMismatch) as error:
+            refused = not isinstance(error, DraftUnavailable)  # the operator's to mend
+            level = logging.ERROR if refused else logging.WARNING
+            log.log(level, "request %s runs plain: %s", request.request_id, error)
+            return None
+        return DraftPlan(link=link, ticket=ticket, mode=wish.mode, draft_tokens=wish.draft_tokens)
 
 
 def _responses(

@@ -44,6 +44,8 @@ class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
             queue.SimpleQueue()
         )
         self.aborts: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.connects: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.draft_refusal: ServingError | None = None
         self._running: dict[str, threading.Event] = {}
         self._has_draft, self._default_draft_tokens = has_draft, default_draft_tokens
         self._tokenizer_hash, self._content_hash = tokenizer_hash, content_hash
@@ -89,6 +91,15 @@ class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
             eos_token_ids=[EOS_ID],
             default_draft_tokens=self._default_draft_tokens,
         )
+
+    def ConnectDraft(
+        self, request: verify_pb2.ConnectDraftRequest, context: grpc.ServicerContext
+    ) -> verify_pb2.ConnectDraftResponse:
+        self.connects.put(request.address)
+        with guard(context):
+            if self.draft_refusal:
+                raise self.draft_refusal
+        return verify_pb2.ConnectDraftResponse(incarnation="first")
 
     def Score(
         self, request: verify_pb2.ScoreRequest, context: grpc.ServicerContext
@@ -160,7 +171,7 @@ def complete(
     stop_token_id: int | None = None,
 ) -> verify_pb2.VerifyServiceGenerateResponse:
     usage = spec.Usage(prompt_tokens=len(request.prompt_ids), completion_tokens=num_tokens)
-    mode = request.draft.mode if request.HasField("draft") else spec.MODE_AR
+    mode = request.draft.mode if request.draft.ticket else spec.MODE_AR
     return verify_pb2.VerifyServiceGenerateResponse(
         complete=verify_pb2.VerifyComplete(
             finish_reason=reason,
@@ -207,6 +218,21 @@ class FakeDraft(draft_pb2_grpc.DraftServiceServicer):
         self, request: draft_pb2.HandshakeRequest, context: grpc.ServicerContext
     ) -> draft_pb2.HandshakeResponse:
         raise AssertionError("routers shake no hands")
+
+    def UpdateDraftWeights(
+        self, request: draft_pb2.UpdateDraftWeightsRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.UpdateDraftWeightsResponse:
+        raise AssertionError("routers update nothing")
+
+    def GetProjection(
+        self, request: draft_pb2.GetProjectionRequest, context: grpc.ServicerContext
+    ) -> Iterator[draft_pb2.GetProjectionResponse]:
+        raise AssertionError("routers project nothing")
+
+    def GetLoads(
+        self, request: draft_pb2.DraftServiceGetLoadsRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.DraftServiceGetLoadsResponse:
+        raise AssertionError("routers read no loads")
 
     def Step(
         self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from domino_cli.__main__ import main
-from domino_serve.v1 import draft_pb2
+from domino_serve.v1 import draft_pb2, verify_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.errors import BadRequest, Mismatch, from_rpc_error
 from tests.recorded_models import DFLASH, DOMINO_SHIFT, PROMPTS
@@ -173,7 +173,8 @@ def test_another_draft_is_still_refused(tmp_path: Path) -> None:
     """Only drafts that were updated are followed: a wrong --draft must not go unnoticed."""
     with serve_draft(other_weights(tmp_path)) as draft, serve_verify() as verify:
         with pytest.raises(grpc.RpcError) as caught:
-            generate(verify.stub, PROMPTS[0], 5, seat(draft.stub, draft.address))
+            request = verify_pb2.ConnectDraftRequest(address=draft.address)
+            verify.stub.ConnectDraft(request, timeout=60)
         assert isinstance(from_rpc_error(caught.value), Mismatch)
 
 

@@ -88,7 +88,7 @@ class ScriptedDraft(draft_pb2_grpc.DraftServiceServicer):
             self.handshakes += 1
             if self.refusal:
                 raise self.refusal
-            return draft_pb2.HandshakeResponse(max_rows=self._max_rows)
+            return draft_pb2.HandshakeResponse(max_rows=self._max_rows, draft=request.draft)
 
     def ReserveSeat(
         self, request: draft_pb2.ReserveSeatRequest, context: grpc.ServicerContext

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 import draft_service.load
 import verify_service.load
 from domino_cli.in_process import InProcess
+from domino_serve.v1 import verify_pb2
 from draft_service.config import DraftServiceConfig
 from serving.checkpoint import Checkpoint
 from serving.draft_format import open_draft
@@ -34,8 +35,10 @@ def draft_with(folder: Path, name: str) -> Path:
 def refusal(served: Path, verified: Path) -> Mismatch:
     with serve_draft(served) as draft, serve_verify(verified) as verify:
         with pytest.raises(grpc.RpcError) as caught:
-            generate(verify.stub, PROMPTS[0], 5, seat(draft.stub, draft.address))
-        assert generate(verify.stub, PROMPTS[0], 5)[0], "other requests go on"
+            request = verify_pb2.ConnectDraftRequest(address=draft.address)
+            verify.stub.ConnectDraft(request, timeout=60)
+        place = seat(draft.stub, draft.address)
+        assert generate(verify.stub, PROMPTS[0], 5, place)[0], "requests go on"
     assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     error = from_rpc_error(caught.value)
     assert isinstance(error, Mismatch)

@@ -172,7 +172,7 @@ class ReserveSeatRequest(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     MAX_POSITIONS_FIELD_NUMBER: _builtins.int
     mode: _speculation_pb2.Mode.ValueType
-    """MODE_DFLASH or MODE_DOMINO; a mode the checkpoint cannot run is INVALID_ARGUMENT."""
+    """MODE_DFLASH, MODE_DOMINO or MODE_DSPARK; a mode the checkpoint cannot run is INVALID_ARGUMENT."""
     max_positions: _builtins.int
     """Positions the session may reach, prompt plus completion."""
     def __init__(
@@ -369,6 +369,65 @@ class GetProjectionResponse(_message.Message):
 Global___GetProjectionResponse: _TypeAlias = GetProjectionResponse  # noqa: Y015
 
 @_typing.final
+class DraftServiceGetLoadsRequest(_message.Message):
+    """Asks how busy the service is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftServiceGetLoadsRequest: _TypeAlias = DraftServiceGetLoadsRequest  # noqa: Y015
+
+@_typing.final
+class DraftServiceGetLoadsResponse(_message.Message):
+    """A moment's load."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    RESERVED_FIELD_NUMBER: _builtins.int
+    MAX_SESSIONS_FIELD_NUMBER: _builtins.int
+    KV_PAGES_USED_FIELD_NUMBER: _builtins.int
+    KV_PAGES_TOTAL_FIELD_NUMBER: _builtins.int
+    STREAMS_FIELD_NUMBER: _builtins.int
+    sessions: _builtins.int
+    """Open sessions."""
+    reserved: _builtins.int
+    """Reserved seats whose tickets have neither been opened nor expired."""
+    max_sessions: _builtins.int
+    """Sessions and reserved seats at most."""
+    kv_pages_used: _builtins.int
+    """KV pages that sessions and reserved seats hold."""
+    kv_pages_total: _builtins.int
+    """KV pages there are."""
+    streams: _builtins.int
+    """Streams of verify services."""
+    def __init__(
+        self,
+        *,
+        sessions: _builtins.int = ...,
+        reserved: _builtins.int = ...,
+        max_sessions: _builtins.int = ...,
+        kv_pages_used: _builtins.int = ...,
+        kv_pages_total: _builtins.int = ...,
+        streams: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_pages_total", b"kv_pages_total", "kv_pages_used", b"kv_pages_used", "max_sessions", b"max_sessions", "reserved", b"reserved", "sessions", b"sessions", "streams", b"streams"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftServiceGetLoadsResponse: _TypeAlias = DraftServiceGetLoadsResponse  # noqa: Y015
+
+@_typing.final
 class StepRequest(_message.Message):
     """One engine step of the verify service: what it committed, and whom to draft for."""
 
@@ -433,7 +492,7 @@ class SessionOpen(_message.Message):
     ticket: _builtins.str
     """From ReserveSeat."""
     mode: _speculation_pb2.Mode.ValueType
-    """MODE_DFLASH or MODE_DOMINO."""
+    """MODE_DFLASH, MODE_DOMINO or MODE_DSPARK."""
     context_id: _builtins.int
     """From the handshake; the session is refused as STALE when it is another's."""
     def __init__(

@@ -51,6 +51,11 @@ class DraftServiceStub(object):
                 request_serializer=domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatRequest.SerializeToString,
                 response_deserializer=domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatResponse.FromString,
                 _registered_method=True)
+        self.GetLoads = channel.unary_unary(
+                '/domino_serve.v1.DraftService/GetLoads',
+                request_serializer=domino__serve_dot_v1_dot_draft__pb2.DraftServiceGetLoadsRequest.SerializeToString,
+                response_deserializer=domino__serve_dot_v1_dot_draft__pb2.DraftServiceGetLoadsResponse.FromString,
+                _registered_method=True)
         self.Step = channel.stream_stream(
                 '/domino_serve.v1.DraftService/Step',
                 request_serializer=domino__serve_dot_v1_dot_draft__pb2.StepRequest.SerializeToString,
@@ -89,6 +94,13 @@ class DraftServiceServicer(object):
 
     def ReleaseSeat(self, request, context):
         """Gives back a seat that nobody will open; nothing happens when it was opened or has expired.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLoads(self, request, context):
+        """How busy the service is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -136,6 +148,11 @@ def add_DraftServiceServicer_to_server(servicer, server):
                     servicer.ReleaseSeat,
                     request_deserializer=domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatRequest.FromString,
                     response_serializer=domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatResponse.SerializeToString,
+            ),
+            'GetLoads': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLoads,
+                    request_deserializer=domino__serve_dot_v1_dot_draft__pb2.DraftServiceGetLoadsRequest.FromString,
+                    response_serializer=domino__serve_dot_v1_dot_draft__pb2.DraftServiceGetLoadsResponse.SerializeToString,
             ),
             'Step': grpc.stream_stream_rpc_method_handler(
                     servicer.Step,
@@ -236,6 +253,33 @@ class DraftService(object):
             '/domino_serve.v1.DraftService/ReleaseSeat',
             domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatRequest.SerializeToString,
             domino__serve_dot_v1_dot_draft__pb2.ReleaseSeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLoads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/domino_serve.v1.DraftService/GetLoads',
+            domino__serve_dot_v1_dot_draft__pb2.DraftServiceGetLoadsRequest.SerializeToString,
+            domino__serve_dot_v1_dot_draft__pb2.DraftServiceGetLoadsResponse.FromString,
             options,
             channel_credentials,
             insecure,

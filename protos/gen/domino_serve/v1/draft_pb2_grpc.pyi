@@ -41,6 +41,8 @@ class DraftServiceStub:
     """Reserves a session for a short while; RESOURCE_EXHAUSTED (CAPACITY) when all are taken."""
     ReleaseSeat: _grpc.UnaryUnaryMultiCallable[_draft_pb2.ReleaseSeatRequest, _draft_pb2.ReleaseSeatResponse]
     """Gives back a seat that nobody will open; nothing happens when it was opened or has expired."""
+    GetLoads: _grpc.UnaryUnaryMultiCallable[_draft_pb2.DraftServiceGetLoadsRequest, _draft_pb2.DraftServiceGetLoadsResponse]
+    """How busy the service is."""
     Step: _grpc.StreamStreamMultiCallable[_draft_pb2.StepRequest, _draft_pb2.StepResponse]
     """The hot path: one stream per verify service, one message each way per engine step. Sessions
     live at most as long as their stream. One sequence's error never ends the stream.
@@ -68,6 +70,8 @@ class DraftServiceAsyncStub(DraftServiceStub):
     """Reserves a session for a short while; RESOURCE_EXHAUSTED (CAPACITY) when all are taken."""
     ReleaseSeat: _aio.UnaryUnaryMultiCallable[_draft_pb2.ReleaseSeatRequest, _draft_pb2.ReleaseSeatResponse]  # type: ignore[assignment]
     """Gives back a seat that nobody will open; nothing happens when it was opened or has expired."""
+    GetLoads: _aio.UnaryUnaryMultiCallable[_draft_pb2.DraftServiceGetLoadsRequest, _draft_pb2.DraftServiceGetLoadsResponse]  # type: ignore[assignment]
+    """How busy the service is."""
     Step: _aio.StreamStreamMultiCallable[_draft_pb2.StepRequest, _draft_pb2.StepResponse]  # type: ignore[assignment]
     """The hot path: one stream per verify service, one message each way per engine step. Sessions
     live at most as long as their stream. One sequence's error never ends the stream.
@@ -110,6 +114,14 @@ class DraftServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_draft_pb2.ReleaseSeatResponse, _abc.Awaitable[_draft_pb2.ReleaseSeatResponse]]:
         """Gives back a seat that nobody will open; nothing happens when it was opened or has expired."""
+
+    @_abc_1.abstractmethod
+    def GetLoads(
+        self,
+        request: _draft_pb2.DraftServiceGetLoadsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_draft_pb2.DraftServiceGetLoadsResponse, _abc.Awaitable[_draft_pb2.DraftServiceGetLoadsResponse]]:
+        """How busy the service is."""
 
     @_abc_1.abstractmethod
     def Step(

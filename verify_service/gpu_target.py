@@ -19,6 +19,7 @@ from domino_kernels.gpu.rope_store import Heads, rope_store
 from domino_kernels.paged_kv import PagedKV
 from domino_kernels.rope import RotaryTable
 from serving.target_config import EMBEDDING, TargetConfig
+from verify_service.gpu_exchange import Exchange
 from verify_service.gpu_rows import Rows
 from verify_service.ranks import ALONE, Ranks
 from verify_service.shards import Shard
@@ -73,6 +74,7 @@ class GpuTarget:
         self.config, self.dtype, self.device = shard.config, dtype, device
         self.projection, self._taps, self._ranks = projection, tuple(taps), ranks
         self.vocabulary = Vocabulary(config.vocab_size, shard.vocab, ranks)
+        self._exchange = Exchange(ranks, config.hidden_size, dtype, device)
         table = (config.vocab_size, config.hidden_size)
         self._embedding = head = shard.table(read(EMBEDDING, table))
         if not config.tied_embeddings:
@@ -118,9 +120,9 @@ class GpuTarget:
             qkv = layer.qkv(normed)
             q = rope_store(qkv, layer.heads, self._angles, rows.positions, rows.slots, pages)
             seen = paged_attention(q, pages, rows.queries, splits=rows.splits, **options)
-            parts = self._of_all(layer.o(seen.view(len(x), -1)))
+            parts = self._of_all(layer.o, seen.view(len(x), -1))
             normed = add_rms_norm(x, parts, layer.norm2, eps, bias=layer.o.bias, early=early)
-            parts = self._of_all(layer.down(layer.gate_up.gated(normed)))
+            parts = self._of_all(layer.down, layer.gate_up.gated(normed))
             bias = layer.down.bias
             tap = taps[:, self._taps.index(i)] if i in self._taps else None
         normed = add_rms_norm(x, parts, self._norm, eps, bias=bias, tap=tap, early=early)
@@ -131,14 +133,14 @@ class GpuTarget:
 
     def logits(self, normed: Tensor, out: Tensor | None = None) -> Tensor:
         """Normed hidden states [n, hidden] -> logits [n, vocab], of this rank's ids."""
-        logits = add_parts(self.head(normed, out), self.dtype)
-        return logits if out is None or logits.data_ptr() == out.data_ptr() else out.copy_(logits)
+        return add_parts(self.head(normed, out), self.dtype, out)
 
-    def _of_all(self, parts: Tensor) -> Tensor:
-        """Parts [S, n, hidden] of this rank -> a part of each rank."""
+    def _of_all(self, linear: GpuLinear, x: Tensor) -> Tensor:
+        """A layer that ranks hold parts of: x [n, in] -> parts [S, n, hidden] of its result."""
         if self._ranks.size == 1:
-            return parts
-        return self._ranks.stacked(add_parts(parts, self.dtype))
+            return linear(x)
+        room = self._exchange.room(len(x))
+        return self._exchange.total(add_parts(linear(x, room), self.dtype, room))
 
 
 def _of_layer(read: Read, i: int) -> Read:

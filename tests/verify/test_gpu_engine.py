@@ -2,12 +2,16 @@
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from domino_cli.in_process import InProcess, collect
+from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
+from serving.errors import InternalError
 from tests.engines import OracleLink, engines
 from tests.tiny_models import VOCAB, write_draft, write_target
 from verify_service.gpu_executor import GpuExecutor
@@ -19,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 FAMILIES = ["qwen3", "llama", "llama_bias", "qwen2"]
-COUNT = 60
+COUNT, BAD = 60, 77
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -72,14 +76,51 @@ def test_plain_and_drafted_steps_equal_the_cpu(pair: tuple[InProcess, InProcess]
     assert sum(done.speculation.accepted_tokens for _, done in answers) > COUNT
 
 
-def test_sampling_takes_the_eager_path(pair: tuple[InProcess, InProcess]) -> None:
-    """A request the graphs cannot serve must be served all the same, beside one they can."""
+def test_sampling_is_drawn_behind_the_graph(pair: tuple[InProcess, InProcess]) -> None:
+    """Logits of another row, or of the graph before, would give other tokens."""
     on_cpu, on_gpu = pair
     sampling = SamplingParams(temperature=0.8, top_k=20, seed=11)
-    before = graphs(on_gpu).num_eager
+    before = graphs(on_gpu).num_graph
     answers = []
     for engine in (on_cpu, on_gpu):
-        events = [engine.submit([5, 6], 30, sampling=sampling), engine.submit([5, 6], 30)]
+        events = [
+            engine.submit([5, 6], 30),
+            engine.submit([5, 6], 30, sampling=sampling),
+            engine.submit([5, 6], 30, stop_ids=range(0, VOCAB, 2), min_tokens=20),
+        ]
         answers.append([collect(event)[0] for event in events])
     assert answers[0] == answers[1]
-    assert graphs(on_gpu).num_eager - before >= 30
+    assert graphs(on_gpu).num_graph - before >= 2 * 29
+
+
+class BadLink(OracleLink):
+    """Proposes the token whose embedding is no number."""
+
+    def _propose(self, step: draft_pb2.SessionStep) -> list[int]:
+        return [BAD] * step.draft_tokens
+
+
+@pytest.mark.parametrize("sampling", [None, SamplingParams(temperature=0.8, seed=5)])
+def test_no_numbers_end_their_own_request(tmp_path: Path, sampling: SamplingParams | None) -> None:
+    """A NaN in a graph's row must not reach the other rows, nor its pages' next owners."""
+    target, draft = tmp_path / "target", tmp_path / "draft"
+    write_target("qwen3", target)
+    write_draft(target, draft, block_size=4, domino=True, shift=True)
+    tensors = load_file(target / "model.safetensors")
+    tensors["model.embed_tokens.weight"][BAD] = torch.nan
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    gpu = {"device": "cuda:0", "max_sequences": 4, "kv_tokens": 16 * 16}
+    prompts = [[3, 9, 4, 100], [3, 9, 4, 50]]
+    with engines(target, draft, **gpu) as engine:  # type: ignore[arg-type]
+        expected = collect(engine.submit(prompts[0], 24, sampling=sampling))[0]
+        for _ in range(6):
+            link = BadLink({}, VOCAB, seed=1)
+            plan = DraftPlan(link=link, ticket="", mode=spec.MODE_DOMINO, draft_tokens=3)
+            before = graphs(engine).num_graph
+            first = engine.submit(prompts[0], 24, sampling=sampling)
+            failing = engine.submit(prompts[1], 24, sampling=sampling, plan=plan)
+            second = engine.submit(prompts[0], 24, sampling=sampling)
+            with pytest.raises(InternalError, match="NaN or infinite"):
+                collect(failing)
+            assert [collect(first)[0], collect(second)[0]] == [expected] * 2
+            assert graphs(engine).num_graph - before >= 2 * 23 + 1

@@ -21,11 +21,13 @@ def _add_kernel(parts, out, size, BLOCK: tl.constexpr, PARTS: tl.constexpr, PDL:
     tl.store(out + at, total.to(out.dtype.element_ty), at < size)
 
 
-def add_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
-    """parts [S, n, N] -> [n, N] in `dtype`, added in their order."""
+def add_parts(parts: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+    """parts [S, n, N] -> [n, N] in `dtype`, added in their order; in `out`, or where they are."""
     if len(parts) == 1 and parts.dtype == dtype:
-        return parts[0]
-    out = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
+        same = out is None or parts.data_ptr() == out.data_ptr()
+        return parts[0] if same or out is None else out.copy_(parts[0])
+    if out is None:
+        out = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
     size = out.numel()
     _add_kernel[(triton.cdiv(size, BLOCK),)](
         parts, out, size, BLOCK=BLOCK, PARTS=len(parts), **launch_options(parts, warps=4)

@@ -49,6 +49,7 @@ class Engine:
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
         self.idle = threading.Event()
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._unsent: list[Sequence] = []
         self._live: dict[str, Sequence] = {}
         self._live_lock = threading.Lock()
         self._ended = False
@@ -208,7 +209,9 @@ class Engine:
             scheduler.admit()
         work = scheduler.plan()
         clock.planned(work)
-        chosen = self._executor.run(work)
+        answer = self._executor.start(work)
+        self._send_chunks()  # the last step's, while a device runs this one
+        chosen = answer()
         took = clock.lap("verify")
         if self._synthetic:
             chosen = self._synthetic.chosen(work, chosen)
@@ -221,11 +224,19 @@ class Engine:
                 self._first_proposals.count(item.sequence.proposals[0] == choices.ids[0])
             if reason := item.sequence.commit(item.ids, choices):
                 self._finish(item.sequence, reason)
+            self._unsent.append(item.sequence)
         clock.committed(work)
         self._drafting.send([*(item.sequence for item in work), *scheduler.waiting])
         clock.lap("send")
+        if self._drafting.is_owed:  # drafts work meanwhile
+            self._send_chunks()
         drafts = self._drafting.receive()
         self.timeline.add(clock.end(drafts))
+
+    def _send_chunks(self) -> None:
+        for sequence in self._unsent:
+            sequence.send()
+        self._unsent.clear()
 
     def _fail(self, item: Work) -> None:
         """Ends a sequence whose logits are no numbers, and wipes what it has written."""
@@ -251,5 +262,6 @@ class Engine:
 
 def _tell(sequence: Sequence, outcome: Outcome) -> None:
     """The request's last event."""
+    sequence.send()
     last = outcome if isinstance(outcome, InternalError) else sequence.complete(outcome)
     sequence.request.emit(last)

@@ -93,17 +93,15 @@ class Sequence:
     stats: spec.SpeculationStats = field(default_factory=spec.SpeculationStats)
     timings: spec.RequestTimings = field(default_factory=spec.RequestTimings)
     arrived_ns: int = field(default_factory=time.monotonic_ns)
+    prompt_len: int = field(init=False)
+    _unsent: tuple[list[int], spec.StepStats | None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)
+        self.prompt_len = len(self.tokens)
         plan = self.request.draft
         self.stats.mode = plan.mode if plan else spec.MODE_AR
         self.stats.width = plan.draft_tokens + 1 if plan else 1
-
-    @property
-    def prompt_len(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.request.prompt_ids)
 
     @property
     def num_generated(self) -> int:
@@ -121,7 +119,8 @@ class Sequence:
     @property
     def in_prefill(self) -> bool:
         """Whether such positions are left."""
-        return self.kv_len < self.prefill_end
+        known, prompt = len(self.tokens), self.prompt_len  # asked several times a step
+        return self.kv_len < (known - 1 if known > prompt else prompt)
 
     @property
     def capacity(self) -> int:
@@ -147,7 +146,7 @@ class Sequence:
         return [self.tokens[-1], *self.proposals]
 
     def commit(self, ids: list[int], chosen: Chosen) -> spec.FinishReason.ValueType:
-        """Keeps what the target agrees with and emits it; says why the request ends there, if so.
+        """Keeps what the target agrees with, for `send`; says why the request ends there, if so.
 
         The KV of rejected ids is overwritten by the next step.
         """
@@ -156,16 +155,18 @@ class Sequence:
             if not chosen.ids:
                 return spec.FINISH_REASON_UNSPECIFIED
             self.timings.first_token_ns = self.elapsed_ns()
-            return self._emit(chosen.ids, None)
+            return self._keep(chosen.ids, None)
         accepted = accept(ids[1:], chosen.ids)
         self.kv_len += accepted + 1
         step = spec.StepStats(proposed_tokens=len(ids) - 1, accepted_tokens=accepted)
         STEP_COUNTS.add(step)
-        return self._emit(chosen.ids[: accepted + 1], step)
+        return self._keep(chosen.ids[: accepted + 1], step)
 
-    def _emit(self, choices: list[int], step: spec.StepStats | None) -> spec.FinishReason.ValueType:
-        """Appends and sends tokens up to the first stop id or the cap."""
-        kept, reason = self._append(choices)
+    def send(self) -> None:
+        """Emits what `commit` kept; best while the next pass runs on a device."""
+        if self._unsent is None:
+            return
+        (kept, step), self._unsent = self._unsent, None
         self.timings.total_ns = self.elapsed_ns()
         chunk = verify_pb2.VerifyChunk(token_ids=kept, step=step)
         if self.request.chunk_stats:
@@ -173,6 +174,12 @@ class Sequence:
         if step:
             count_step(self.stats, step, len(kept))
         self.request.emit(chunk)
+
+    def _keep(self, choices: list[int], step: spec.StepStats | None) -> spec.FinishReason.ValueType:
+        """Appends tokens up to the first stop id or the cap."""
+        assert self._unsent is None, "sent before the next commit"
+        kept, reason = self._append(choices)
+        self._unsent = kept, step
         return reason
 
     def _append(self, choices: list[int]) -> tuple[list[int], spec.FinishReason.ValueType]:
@@ -186,7 +193,7 @@ class Sequence:
         return choices, spec.FINISH_REASON_UNSPECIFIED
 
     def complete(self, reason: spec.FinishReason.ValueType) -> verify_pb2.VerifyComplete:
-        """The last message of the request."""
+        """The last message of the request, after `send`."""
         done = verify_pb2.VerifyComplete(
             finish_reason=reason,
             usage=spec.Usage(prompt_tokens=self.prompt_len, completion_tokens=self.num_generated),

@@ -103,6 +103,7 @@ class Traffic:
         chosen = Chosen(ids=[*agreed, *[8] * (choices - len(agreed))] if choices else [])
         kv_len = sequence.kv_len
         reason = sequence.commit(ids, chosen)
+        sequence.send()
         assert sequence.kv_len > kv_len, "every step gets on"
         if reason:
             self.end(sequence)

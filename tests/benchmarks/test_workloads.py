@@ -48,6 +48,27 @@ def wheel(folder: Path, member: str, content: bytes) -> Path:
     return file
 
 
+def test_sharegpt_has_first_turns_of_the_last_records() -> None:
+    """Others are trained on: their acceptance would flatter the draft."""
+    records = [
+        {
+            "conversations": [
+                turn("human", f"first turn {i}"),
+                turn("gpt", "no"),
+                turn("human", "later"),
+            ]
+        }
+        for i in range(workloads.HELD_OUT_RECORDS + 5)
+    ]
+    cut_off = json.dumps(records)[:-1] + ', {"conversations": [{"from"'
+    found = workloads.sharegpt(cut_off.encode())
+    assert sorted(found) == sorted(f"first turn {i}" for i in range(5, len(records)))
+
+
+def turn(sender: str, text: str) -> dict[str, str]:
+    return {"from": sender, "value": text}
+
+
 @pytest.mark.parametrize(
     ("parse", "content", "expected"),
     [

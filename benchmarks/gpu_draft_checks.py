@@ -24,7 +24,7 @@ from draft_service.gpu_rows import Bucket
 from draft_service.gpu_step import StepGraphs
 from draft_service.model import DraftModel
 
-PAGES, CONTEXT, ERROR = 12, 640, 1e-2  # bfloat16 through five layers, against float32
+PAGES, CONTEXT, ERROR = 12, 640, 3e-2  # bfloat16 through five layers, against float32
 
 
 @torch.inference_mode()

@@ -54,34 +54,49 @@ class DominoRollout:
     `input_table` trades V x 3G x 4 bytes of memory for one matrix read a step.
     """
 
+    _offset = 0  # token of the first base logit
+
     def __init__(
         self, weights: DominoWeights, lm_head: Tensor, embedding: Tensor, mode: Mode,
         max_batch: int, *, proposals: int = 15, input_table: bool = True,
     ) -> None:  # fmt: skip
         """lm_head [V, H], embedding [>= V, H]; raises ValueError naming what does not fit."""
         weights.check(lm_head, embedding)
-        vocab, hidden = lm_head.shape
+        self._build(weights, lm_head, embedding, mode, max_batch, proposals, input_table)
+
+    def _build(
+        self, weights: DominoWeights, lm_head: Tensor, embedding: Tensor, mode: Mode,
+        max_batch: int, proposals: int, input_table: bool, vocab: int | None = None,
+    ) -> None:  # fmt: skip
+        """vocab: all tokens, where the weights hold only some."""
+        rows_of_head, hidden = lm_head.shape
         if max_batch < 1 or proposals < 1:
             raise ValueError(f"max_batch {max_batch}, proposals {proposals}: both must be >= 1")
         if isinstance(mode, int) and mode < 0:
             raise ValueError(f"mode is {mode}: need 0, a pool size K > 0 or 'certified'")
         self.proposals, self._max_batch, self._lm_head = proposals, max_batch, lm_head
-        self._weights, self._hidden_size, self._vocab = weights, hidden, vocab
+        self._weights, self._hidden_size, self._head_rows = weights, hidden, rows_of_head
+        scored = len(weights.w2)
         self._from_hidden_w = weights.w1[:, :hidden].contiguous()
-        self._steps = GruSteps(weights, embedding, max_batch, table=input_table)
+        self._steps = GruSteps(
+            weights, embedding, max_batch, table=input_table, vocab=vocab or scored
+        )
         rows, device = proposals * max_batch, lm_head.device
         self._packed = torch.empty(rows * hidden, dtype=lm_head.dtype, device=device)
-        self._base = torch.empty(rows * vocab, dtype=torch.float32, device=device)
+        self._base = torch.empty(rows * rows_of_head, dtype=torch.float32, device=device)
         self._from_hidden = torch.empty(rows * weights.bottleneck_dim, device=device)
         self._keys = torch.empty(
-            max(MOST_PARTS, vocab // 2048) * max_batch, dtype=torch.int64, device=device
+            max(MOST_PARTS, scored // 2048) * max_batch, dtype=torch.int64, device=device
         )
         self._ids = torch.empty(rows, dtype=torch.int64, device=device)
         self._side = torch.cuda.Stream(device) if lm_head.is_cuda else None
         self.certified = CertifiedScorer(weights.w2) if mode == "certified" else None
         self._pool: PoolScorer | None = None
-        if isinstance(mode, int) and 0 < mode < vocab and proposals > 1:
-            self._pool = PoolScorer(weights.w2, mode, proposals, max_batch)
+        if isinstance(mode, int) and 0 < mode < scored and proposals > 1:
+            self._pool = self._make_pool(mode)
+
+    def _make_pool(self, size: int) -> PoolScorer:
+        return PoolScorer(self._weights.w2, size, self.proposals, self._max_batch)
 
     def run(self, hidden: Tensor, current: Tensor) -> Tensor:
         """hidden [B, n, H] (row j predicts proposal j), current [B] integers -> ids [B, n] int64.
@@ -92,14 +107,21 @@ class DominoRollout:
         keys, ids = self._keys, self._ids[: n * batch].view(batch, n)
         base, from_hidden = self._project(hidden, current)
         self._steps.run(0, keys, 1, from_hidden[0], ids)
-        parts = first_token(base[0], keys)
+        parts = self._first(base[0])
         if self._pool is not None and n > 1:
             self._pool.select(base[1:])
         for j in range(1, n):
-            state = self._steps.run(j, keys, parts, from_hidden[j], ids)
+            state = self._steps.run(j, keys, parts, from_hidden[j], ids, early=self._early(j))
             parts = self._score(j, state, base[j])
-        write_tokens(keys, parts, ids[:, n - 1])
+        write_tokens(keys, parts, ids[:, n - 1], early=self._early(n))
         return ids
+
+    def _early(self, step: int) -> bool:
+        """Whether the kernel before the step's first is the only one that it waits for."""
+        return True
+
+    def _first(self, base: Tensor) -> int:
+        return first_token(base, self._keys, self._offset)
 
     def _check(self, hidden: Tensor, current: Tensor) -> tuple[int, int]:
         batch, n, width = hidden.shape
@@ -128,13 +150,18 @@ class DominoRollout:
         )  # fmt: skip
         bottleneck = self._weights.bottleneck_dim
         from_hidden = self._from_hidden[: n * batch * bottleneck].view(n * batch, bottleneck)
-        base = self._base[: n * batch * self._vocab].view(n * batch, self._vocab)
         with self._beside():
             matmul_f32(packed, self._from_hidden_w, from_hidden)
-        matmul_f32(packed, self._lm_head, base)
+        base = self._base_logits(packed)
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
         return base.view(n, batch, -1), from_hidden.view(n, batch, -1)
+
+    def _base_logits(self, packed: Tensor) -> Tensor:
+        rows = self._head_rows
+        base = self._base[: len(packed) * rows].view(len(packed), rows)
+        matmul_f32(packed, self._lm_head, base)
+        return base
 
     def _beside(self) -> contextlib.AbstractContextManager[object]:
         """Work that hides beside the base projection: a second stream, forked here."""
@@ -148,5 +175,6 @@ class DominoRollout:
         if self._pool is not None:
             return self._pool.score(j - 1, state, self._keys)
         if self.certified is not None and len(state) <= LARGEST_BATCH:
-            return self.certified.score(state, base, self._keys, backward=backward)
-        return score_all(state, w2, base, self._keys, backward=backward)
+            score = self.certified.score
+            return score(state, base, self._keys, backward=backward, first=self._offset)
+        return score_all(state, w2, base, self._keys, backward=backward, first=self._offset)

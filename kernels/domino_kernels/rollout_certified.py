@@ -79,8 +79,8 @@ def _bound_kernel(state, q, scale, slack, base, upper, lower, batch, state_width
 
 @triton.jit
 def _resolve_kernel(state, w2, base, upper, lower, keys, batch, state_width, base_width, groups,
-                    parts, V: tl.constexpr, E: tl.constexpr, N: tl.constexpr, EP: tl.constexpr,
-                    REGION: tl.constexpr, PARTS: tl.constexpr,
+                    parts, first, V: tl.constexpr, E: tl.constexpr, N: tl.constexpr,
+                    EP: tl.constexpr, REGION: tl.constexpr, PARTS: tl.constexpr,
                     PDL: tl.constexpr):  # fmt: skip
     request, e, slot = tl.arange(0, N), tl.arange(0, EP), tl.arange(0, SLOTS)
     part = tl.arange(0, PARTS)
@@ -109,7 +109,7 @@ def _resolve_kernel(state, w2, base, upper, lower, keys, batch, state_width, bas
             v = picked[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
             v = tl.reshape(v, (SLOTS * GROUP,))
             scores = tile_scores(s, w2, base, v, e, request, batch, base_width, V, E)
-            token = tl.broadcast_to(tl.minimum(v, V - 1)[None, :], (N, SLOTS * GROUP))
+            token = tl.broadcast_to((tl.minimum(v, V - 1) + first)[None, :], (N, SLOTS * GROUP))
             key = tl.maximum(key, tl.max(pack_key(scores, token), axis=1))
             start += SLOTS
     tl.store(keys + tl.program_id(0) * batch + request, key, live)
@@ -128,7 +128,9 @@ class CertifiedScorer:
         self.upper = torch.zeros(LARGEST_BATCH, self.groups, device=w2.device)
         self.lower = torch.zeros(self._programs * LARGEST_BATCH, device=w2.device)
 
-    def score(self, state: Tensor, base: Tensor, keys: Tensor, *, backward: bool) -> int:
+    def score(
+        self, state: Tensor, base: Tensor, keys: Tensor, *, backward: bool, first: int = 0
+    ) -> int:
         """As `score_all`, for B <= LARGEST_BATCH."""
         batch, (vocab, bottleneck), rows = len(base), self._w2.shape, self.rows
         widths = state.stride(0), base.stride(0)
@@ -140,7 +142,7 @@ class CertifiedScorer:
         )  # fmt: skip
         _resolve_kernel[(self.parts,)](
             state, self._w2, base, self.upper, self.lower, keys, batch, *widths, self.groups,
-            self._programs, EP=max(16, triton.next_power_of_2(bottleneck)), REGION=REGION,
+            self._programs, first, EP=max(16, triton.next_power_of_2(bottleneck)), REGION=REGION,
             PARTS=triton.next_power_of_2(self._programs), **sizes,
             **launch_options(base, warps=8),
         )  # fmt: skip

@@ -32,7 +32,7 @@ def tile_scores(s, w2, base, v, e, request, batch, base_width, limit,
 
 
 @triton.jit
-def _score_kernel(state, w2, base, keys, batch, state_width, base_width, V: tl.constexpr,
+def _score_kernel(state, w2, base, keys, batch, state_width, base_width, first, V: tl.constexpr,
                   E: tl.constexpr, N: tl.constexpr, EP: tl.constexpr, T: tl.constexpr,
                   PROGRAMS: tl.constexpr, BACKWARD: tl.constexpr, STAGES: tl.constexpr,
                   PDL: tl.constexpr):  # fmt: skip
@@ -54,19 +54,19 @@ def _score_kernel(state, w2, base, keys, batch, state_width, base_width, V: tl.c
         better = (scores > best_score) | ((scores == best_score) & (token < best_token))
         best_score = tl.where(better, scores, best_score)
         best_token = tl.where(better, token, best_token)
-    key = tl.max(pack_key(best_score, best_token), axis=1)
+    key = tl.max(pack_key(best_score, best_token + first), axis=1)
     tl.store(keys + tl.program_id(0) * batch + request, key, live)
 
 
 @triton.jit
 def _first_kernel(
-    base, keys, batch, base_width, V: tl.constexpr, T: tl.constexpr, PDL: tl.constexpr
+    base, keys, batch, base_width, first, V: tl.constexpr, T: tl.constexpr, PDL: tl.constexpr
 ):
     after_previous(PDL)
     request, part = tl.program_id(0), tl.program_id(1)
     v = part * T + tl.arange(0, T)
     scores = tl.load(base + request * base_width + v, v < V, -float("inf"))
-    key = tl.max(pack_key(scores, tl.minimum(v, V - 1)), axis=0)
+    key = tl.max(pack_key(scores, tl.minimum(v, V - 1) + first), axis=0)
     tl.store(keys + part * batch + request, key)
 
 
@@ -78,11 +78,11 @@ def _tokens_kernel(keys, ids, batch, parts, ids_width, PARTS: tl.constexpr, PDL:
     tl.store(ids + request * ids_width, token.to(tl.int64))
 
 
-def write_tokens(keys: Tensor, parts: int, ids: Tensor) -> None:
+def write_tokens(keys: Tensor, parts: int, ids: Tensor, *, early: bool = True) -> None:
     """ids [B] int64, any stride = the tokens of the best keys of keys [parts, B]."""
     _tokens_kernel[(len(ids),)](
         keys, ids, len(ids), parts, ids.stride(0), PARTS=triton.next_power_of_2(parts),
-        **launch_options(keys),
+        **launch_options(keys, early=early),
     )  # fmt: skip
 
 
@@ -93,29 +93,34 @@ def tiling(requests: int, element_size: int) -> tuple[int, int, int, int]:
     return (64 if requests > 32 else 128), 3, 8, 1
 
 
-def first_token(base: Tensor, keys: Tensor) -> int:
-    """base [B, V] float32 -> the highest base logits' keys in keys [parts, B]; returns parts."""
+def first_token(base: Tensor, keys: Tensor, first: int = 0) -> int:
+    """base [B, V] float32 -> the highest base logits' keys in keys [parts, B]; returns parts.
+
+    first: the token of column 0.
+    """
     tile = 4096
     parts: int = triton.cdiv(base.shape[1], tile)
     _first_kernel[len(base), parts](
-        base, keys, len(base), base.stride(0), V=base.shape[1], T=tile,
+        base, keys, len(base), base.stride(0), first, V=base.shape[1], T=tile,
         **launch_options(base, warps=8),
     )  # fmt: skip
     return parts
 
 
-def score_all(state: Tensor, w2: Tensor, base: Tensor, keys: Tensor, *, backward: bool) -> int:
+def score_all(
+    state: Tensor, w2: Tensor, base: Tensor, keys: Tensor, *, backward: bool, first: int = 0
+) -> int:
     """state [B, >= E] float32, w2 [V, E], base [B, V] float32 -> keys [parts, B]; returns parts.
 
-    `backward` walks the vocabulary from its end: steps that alternate meet the rows of W2 that the
-    step before left in the L2 cache.
+    first: the token of row 0 of w2. `backward` walks the vocabulary from its end: steps that
+    alternate meet the rows of W2 that the step before left in the L2 cache.
     """
     batch, (vocab, bottleneck) = len(base), w2.shape
     requests = padded_batch(batch)
     tile, stages, warps, each = tiling(requests, w2.element_size())
     programs: int = min(triton.cdiv(vocab, tile), each * processors(base))
     _score_kernel[(programs,)](
-        state, w2, base, keys, batch, state.stride(0), base.stride(0), V=vocab, E=bottleneck,
+        state, w2, base, keys, batch, state.stride(0), base.stride(0), first, V=vocab, E=bottleneck,
         N=requests, EP=max(16, triton.next_power_of_2(bottleneck)), T=tile, PROGRAMS=programs,
         BACKWARD=backward, STAGES=stages, **launch_options(base, warps=warps),
     )  # fmt: skip

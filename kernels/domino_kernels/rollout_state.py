@@ -162,13 +162,13 @@ class GruSteps:
     """
 
     def __init__(
-        self, weights: DominoWeights, embedding: Tensor, max_batch: int, *, table: bool
+        self, weights: DominoWeights, embedding: Tensor, max_batch: int, *, table: bool, vocab: int
     ) -> None:
+        """vocab: tokens that may come, at most the rows of the embedding."""
         gru, bottleneck = weights.gru_dim, weights.bottleneck_dim
         self._w = torch.cat([weights.w1[:, -gru:], weights.w_hh]).contiguous()
         self._weights, self._embedding = weights, embedding
         self._gru, self._bottleneck = gru, bottleneck
-        vocab = weights.w2.shape[0]
         self._table = input_table(embedding[:vocab], weights.w_ih) if table else None
         new = functools.partial(torch.zeros, dtype=torch.float32, device=embedding.device)
         self._inputs = new(max_batch, 3 * gru)
@@ -177,21 +177,25 @@ class GruSteps:
         self._token = torch.zeros(max_batch, dtype=torch.int32, device=embedding.device)
         self._x = torch.zeros(max_batch, gru, dtype=embedding.dtype, device=embedding.device)
 
-    def run(self, step: int, keys: Tensor, parts: int, from_hidden: Tensor, ids: Tensor) -> Tensor:
+    def run(
+        self, step: int, keys: Tensor, parts: int, from_hidden: Tensor, ids: Tensor,
+        *, early: bool = True,
+    ) -> Tensor:  # fmt: skip
         """keys [>= parts, B] of the last token, from_hidden [B, E] -> state [B, E + 3G] float32.
 
         The last token is also written to ids [B, n] at step - 1. Step 0 starts from the zero state
-        and waits for every stream joined before it. The result is valid for the next step only.
+        and waits for every stream joined before it; so does a step that is not `early`. The result
+        is valid for the next step only.
         """
         batch, gru, first = len(ids), self._gru, step == 0
         if self._table is None:
-            self._project_tokens(keys, parts, batch, first)
+            self._project_tokens(keys, parts, batch, early and not first)
         inputs = self._inputs if self._table is None else self._table
         before, after = self._state[(step + 1) % 2], self._state[step % 2]
         buffers = inputs, before, self._hidden[(step + 1) % 2], self._hidden[step % 2]
         column = ids[:, max(step - 1, 0)]
         padded = max(16, triton.next_power_of_2(gru))
-        early = not first or self._table is None
+        early = (early and not first) or self._table is None
         sizes: dict[str, Any] = {"E": self._bottleneck, "G": gru, "KP": padded, "ROWS": ROWS}
         which = {"FIRST": first, "TABLE": self._table is not None}
         which["PARTS"] = triton.next_power_of_2(parts)
@@ -217,11 +221,11 @@ class GruSteps:
         )  # fmt: skip
         return after[:batch]
 
-    def _project_tokens(self, keys: Tensor, parts: int, batch: int, first: bool) -> None:
+    def _project_tokens(self, keys: Tensor, parts: int, batch: int, early: bool) -> None:
         hidden = self._embedding.shape[1]
         _token_kernel[(batch,)](
             keys, self._token, batch, parts, PARTS=triton.next_power_of_2(parts),
-            **launch_options(self._w, early=not first),
+            **launch_options(self._w, early=early),
         )  # fmt: skip
         _input_kernel[(triton.cdiv(3 * self._gru, ROWS),)](
             self._token, self._embedding, self._weights.w_ih, self._inputs, batch, H=hidden,

@@ -47,10 +47,14 @@ def executors(
 
 @dataclass
 class Traffic:
-    """Random sessions in random pages; each pass appends to some and drafts for some."""
+    """Random sessions in random pages; each pass appends to some and drafts for some.
+
+    whole: asks for whole blocks, because a pool depends on how many rows are asked for.
+    """
 
     executor: Executor
     sessions: int
+    whole: bool
     rng: random.Random = field(default_factory=lambda: random.Random(7))
 
     def __post_init__(self) -> None:
@@ -73,7 +77,9 @@ class Traffic:
                 start=self._kept[i],
                 rows=slice(first, first + count),
                 current=self.rng.randrange(config.vocab_size) if self.rng.random() < 0.8 else None,
-                draft_tokens=self.rng.randrange(1, config.max_draft_tokens + 1),
+                draft_tokens=self.rng.randrange(
+                    config.max_draft_tokens if self.whole else 1, config.max_draft_tokens + 1
+                ),
             )
             first, self._kept[i] = first + count, part.end
             parts.append(part)
@@ -86,7 +92,7 @@ def check_passes(
 ) -> GpuExecutor:
     """Raises AssertionError where a proposal differs."""
     on_cpu, on_gpu = executors(name, candidates, device, sessions)
-    traffic, drafted = Traffic(on_cpu, sessions), []
+    traffic, drafted = Traffic(on_cpu, sessions, bool(candidates)), []
     for number in range(passes):
         parts, rows = traffic.next()
         found, wanted = (e.run(parts, rows, draft_pb2.DraftTimings()) for e in (on_gpu, on_cpu))

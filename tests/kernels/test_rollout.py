@@ -7,23 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
 from domino_kernels.rollout_bounds import bound_rows
 from domino_kernels.rollout_reference import rollout_reference
-from domino_kernels.rollout_weights import DominoWeights
-
-GOLDEN = Path(__file__).parents[1] / "golden"
+from tests.kernels.recorded_head import recorded_head
 
 # Another process: Triton reads TRITON_INTERPRET when it is first imported.
 INTERPRETED = """
 import sys
 import torch
-from tests.kernels.test_rollout import golden_head
+from tests.kernels.recorded_head import recorded_head
 from domino_kernels.rollout import DominoRollout
 
-weights, lm_head, embedding, hidden, current, expected = golden_head()
+weights, lm_head, embedding, hidden, current, expected = recorded_head()
 for mode, pool in ((0, 0), ("certified", 0), (5, 5), (64, 64), (257, 257)):
     for table in (True, False):
         run = DominoRollout(weights, lm_head, embedding, mode, 3, proposals=7, input_table=table)
@@ -38,24 +34,6 @@ for mode in (0, "certified", 64):
     assert mode == 64 or not ids.any(), (mode, ids)
 print("done")
 """
-
-
-def golden_head() -> tuple[DominoWeights, Tensor, Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """Recorded head, lm_head, embedding, block hidden rows [3, 7, H], current [3], outputs."""
-    folder = GOLDEN / "f3_domino_rollout_shift"
-    head = load_file(folder / "model.safetensors")
-    inputs = load_file(folder / "inputs.safetensors")
-    target = load_file(GOLDEN / "target_qwen3_tiny" / "model.safetensors")
-    weights = DominoWeights(
-        w_ih=head["prefix_gru.weight_ih_l0"],
-        w_hh=head["prefix_gru.weight_hh_l0"],
-        w1=head["embed_proj.0.weight"],
-        w2=head["embed_proj.2.weight"],
-    )
-    lm_head, embedding = target["lm_head.weight"], target["model.embed_tokens.weight"]
-    expected = load_file(folder / "expected.safetensors")
-    hidden, current = inputs["block_hidden"][:, :7], inputs["current"]
-    return weights, lm_head, embedding, hidden, current, expected
 
 
 def test_kernels_repeat_the_recorded_rollouts() -> None:
@@ -80,7 +58,7 @@ def test_kernels_repeat_the_recorded_rollouts() -> None:
 @pytest.mark.parametrize("pool", [0, 5, 64])
 def test_reference_repeats_the_recorded_rollouts(pool: int) -> None:
     """Guards the oracle itself: the float64 reference gives SGLang's recorded proposals."""
-    weights, lm_head, embedding, hidden, current, expected = golden_head()
+    weights, lm_head, embedding, hidden, current, expected = recorded_head()
     trace = rollout_reference(
         weights, lm_head, embedding, hidden, current, accumulate=torch.float64, pool=pool
     )
@@ -110,7 +88,7 @@ def test_bounds_hold_every_score(kind: str) -> None:
 
 def test_what_does_not_fit_is_refused_by_name() -> None:
     """A head of another target must be named, not read past its end."""
-    weights, lm_head, _, _, _, _ = golden_head()
+    weights, lm_head, _, _, _, _ = recorded_head()
     with pytest.raises(ValueError, match=r"w2 is \(257, 16\)"):
         weights.check(lm_head[:200], lm_head)
     with pytest.raises(ValueError, match="embedding"):

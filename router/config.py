@@ -11,7 +11,14 @@ from serving.peers import Gate
 from serving.service_options import ServiceOptions
 from serving.tls import is_loopback
 
-_DURATIONS = ("seat_timeout_s", "failover_s", "startup_timeout_s", "grace_s", "clock_skew_s")
+_DURATIONS = (
+    "seat_timeout_s",
+    "failover_s",
+    "startup_timeout_s",
+    "grace_s",
+    "notice_s",
+    "clock_skew_s",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +50,11 @@ class RouterConfig(ServiceOptions):
     )
     startup_timeout_s: float = field(300.0, help="wait for the verify service at start")
     grace_s: float = field(30.0, help="time running requests get after the first signal")
+    notice_s: float = field(
+        0.0,
+        help="time before that in which new requests are still taken: load balancers see that it "
+        "is not ready any more",
+    )
 
     tls_client_ca: Path | None = field(
         None, help="PEM file of the CA of clients' certificates; clients without one are refused"

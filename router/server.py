@@ -25,7 +25,12 @@ async def open_router(config: RouterConfig) -> AsyncIterator[AioServer]:
     """A started server, once the verify service answers; the draft may come and go."""
     connect_with(config.outgoing())
     server = AioServer(
-        "router", host=config.host, port=config.port, grace_s=config.grace_s, options=config
+        "router",
+        host=config.host,
+        port=config.port,
+        grace_s=config.grace_s,
+        notice_s=config.notice_s,
+        options=config,
     )
     tokenizer = Tokenizer.load(config.target)
     async with AsyncExitStack() as stack:

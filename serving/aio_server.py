@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+from contextlib import suppress
 
 import grpc
 
@@ -21,6 +22,8 @@ class AioServer:
     """Add servicers to `grpc`, then start(), ready(), wait(). Make it inside the event loop.
 
     grace_s: time running calls get after the first signal.
+    notice_s: time before that in which new calls are still taken, though it is not ready any more:
+    whoever spreads calls over several servers notices meanwhile.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class AioServer:
         host: str,
         port: int,
         grace_s: float,
+        notice_s: float = 0.0,
         options: ServiceOptions = DEFAULTS,
     ) -> None:
         self.grpc = grpc.aio.server(
@@ -41,7 +45,7 @@ class AioServer:
         self.draining = asyncio.Event()
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         self._service = service
-        self._grace_s = grace_s
+        self._grace_s, self._notice_s = grace_s, notice_s
 
     async def start(self, *services: str) -> None:
         """Answers calls, not ready yet; `services` are full gRPC names, for reflection."""
@@ -65,9 +69,10 @@ class AioServer:
     async def wait(self) -> int:
         """Exit code, after a signal and the drain; a second signal ends running calls at once."""
         await self._signals.get()
+        await self._set_ready(False)
+        await self._notice()
         _log.info("draining, %g s at most; a second signal ends at once", self._grace_s)
         self.draining.set()
-        await self._set_ready(False)
         drain = asyncio.ensure_future(self.grpc.stop(self._grace_s))
         second = asyncio.ensure_future(self._signals.get())
         await asyncio.wait((drain, second), return_when=asyncio.FIRST_COMPLETED)
@@ -78,6 +83,14 @@ class AioServer:
         if self._page:
             self._page.close()
         return 0
+
+    async def _notice(self) -> None:
+        """Returns after notice_s, or with the next signal, which the drain finds again."""
+        if self._notice_s:
+            _log.info("not ready any more, new calls are taken for %g s", self._notice_s)
+            with suppress(TimeoutError):
+                number = await asyncio.wait_for(self._signals.get(), self._notice_s)
+                self._signals.put_nowait(number)
 
     async def _set_ready(self, ready: bool) -> None:
         from grpc_health.v1.health_pb2 import HealthCheckResponse

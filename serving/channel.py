@@ -11,6 +11,7 @@ Option = tuple[str, int | str]
 
 _MAX_MESSAGE_BYTES = 64 << 20
 _MAX_METADATA_BYTES = 16 << 10
+_KEEPALIVE_MS = 10_000
 
 _COMMON: Final[tuple[Option, ...]] = (
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -18,14 +19,27 @@ _COMMON: Final[tuple[Option, ...]] = (
     # Both limits, as between the two gRPC refuses at random.
     ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
 )
+
+
+def keepalive(time_ms: int) -> tuple[Option, ...]:
+    """For both sides of a connection: a ping each `time_ms`, and none is too many.
+
+    A peer that hangs, or a network that swallows packets, is noticed after twice that time; the
+    default of servers ends connections that are quiet for minutes, as in a long prefill.
+    """
+    return (
+        ("grpc.keepalive_time_ms", time_ms),
+        ("grpc.keepalive_timeout_ms", time_ms),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", time_ms // 2),
+    )
+
 
 CHANNEL_OPTIONS: Final[tuple[Option, ...]] = (
     *_COMMON,
+    *keepalive(_KEEPALIVE_MS),
     # gRPC's own backoff grows to two minutes, far longer than a service takes to come back.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -35,12 +49,10 @@ CHANNEL_OPTIONS: Final[tuple[Option, ...]] = (
 
 SERVER_OPTIONS: Final[tuple[Option, ...]] = (
     *_COMMON,
-    # Must allow the pings above: the default of 5 minutes ends connections during long prefills.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    *keepalive(_KEEPALIVE_MS),
     # Otherwise a second process shares the port silently.
     ("grpc.so_reuseport", 0),
 )
-
 
 _of_process: dict[str, Tls] = {}
 

@@ -46,6 +46,7 @@ class Server:
             ThreadPoolExecutor(max_workers, service),
             interceptors=[*map(Gated, options.gates()), RefuseMalformed()],
             options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=max_workers,  # more would queue for a thread without a bound
         )
         self.address = bind(self.grpc, host, port, options.incoming())
         self._page = MetricsPage.open(host, options.metrics_port)

@@ -41,6 +41,7 @@ def main() -> int:
     from verify_service.load import load
     from verify_service.metrics import watch
     from verify_service.servicer import VerifyServicer
+    from verify_service.watchdog import watch_steps
 
     compute = ComputeThread("verify-engine")
     loaded = compute.run(lambda: load(config))
@@ -49,6 +50,7 @@ def main() -> int:
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
     watch(loaded.engine, links)
     loaded.engine.start(on_failure=server.fail, compute=compute)
+    watch_steps(loaded.engine, config.step_timeout_s)
     server.start(verify_pb2.DESCRIPTOR.services_by_name["VerifyService"].full_name)
     server.ready()
     code = server.wait()

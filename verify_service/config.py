@@ -53,6 +53,9 @@ class VerifyConfig(ServiceOptions):
         "answers are not the target's then",
     )
     draft_timeout_s: float = field(10.0, help="a draft that owes an answer so long is given up")
+    step_timeout_s: float = field(
+        300.0, help="longest step; then the process ends, as the engine hangs"
+    )
     grace_s: float = field(30.0, help="time running requests get after SIGTERM")
 
     def __post_init__(self) -> None:
@@ -75,6 +78,6 @@ class VerifyConfig(ServiceOptions):
             )
         if self.timeline and not os.access(self.timeline.absolute().parent, os.W_OK):
             raise OptionError("timeline", str(self.timeline), "cannot be written; name a folder")
-        check_seconds(self, "draft_step_s", "draft_timeout_s", "grace_s")
+        check_seconds(self, "draft_step_s", "draft_timeout_s", "step_timeout_s", "grace_s")
         if self.width > 1 and self.draft is None:
             raise OptionError("width", self.width, "needs a draft: give --draft, or no --width")

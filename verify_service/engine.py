@@ -6,13 +6,21 @@ Called by verify_service.servicer through `submit` and `abort`; calls executor a
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeAlias, TypeVar
 
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.compute_thread import ComputeThread
-from serving.errors import BadRequest, Draining, InternalError, Overloaded
+from serving.errors import (
+    BadRequest,
+    Draining,
+    InternalError,
+    Overloaded,
+    PeerUnavailable,
+    ServingError,
+)
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
 from verify_service.scheduler import Scheduler, Work
@@ -21,7 +29,7 @@ from verify_service.sequence import DraftPlan, Request, Sequence
 from verify_service.synthetic import SyntheticAcceptance
 from verify_service.timeline import StepClock, Timeline
 
-Outcome: TypeAlias = "spec.FinishReason.ValueType | InternalError"
+Outcome: TypeAlias = "spec.FinishReason.ValueType | ServingError"
 
 T = TypeVar("T")
 JOB_S = 60.0  # a job between steps waits no longer, should the engine have ended
@@ -54,6 +62,7 @@ class Engine:
         self._live_lock = threading.Lock()
         self._ended = False
         self.idle_checks = 0
+        self.step_began: float | None = None  # for verify_service.watchdog
 
     def start(
         self,
@@ -155,7 +164,7 @@ class Engine:
                 self._try_step()
         except Exception:
             log.exception("the engine cannot go on; all requests end with an error")
-            outcome = InternalError()
+            outcome = PeerUnavailable("verify", "its engine cannot go on")  # another one can
             self._on_failure()
         with self._live_lock:
             self._ended = True
@@ -165,6 +174,7 @@ class Engine:
             _tell(sequence, outcome)
 
     def _try_step(self) -> None:
+        self.step_began = time.monotonic()
         try:
             self._step()
         except Exception:
@@ -173,6 +183,8 @@ class Engine:
             log.exception("engine step failed; the running requests end with an error")
             for sequence in list(self.scheduler.running):
                 self._finish(sequence, InternalError())
+        finally:
+            self.step_began = None
 
     def _take_commands(self) -> bool:
         """Runs what other threads asked for; waits while there is nothing to do. False: stop."""
@@ -263,5 +275,5 @@ class Engine:
 def _tell(sequence: Sequence, outcome: Outcome) -> None:
     """The request's last event."""
     sequence.send()
-    last = outcome if isinstance(outcome, InternalError) else sequence.complete(outcome)
+    last = outcome if isinstance(outcome, ServingError) else sequence.complete(outcome)
     sequence.request.emit(last)

@@ -3,8 +3,8 @@
 import json
 import queue
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,31 +15,58 @@ import yaml
 END = b""  # of the watch
 
 
-class FakeKubernetes:
+class FakeService:
     """`answers` are the lists to come, as bodies or HTTP statuses; the last is given again.
 
-    emit() sends one line to the running watch; `asked` has each request's path and query.
+    emit() sends an event to every watch, one that begins later too; `asked` has each request's
+    path and query.
     """
 
     def __init__(self) -> None:
         self.answers: list[bytes | int] = []
         self.asked: queue.SimpleQueue[tuple[str, dict[str, list[str]]]] = queue.SimpleQueue()
-        self._events: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lines: list[bytes] = []
+        self._ended = self._start = 0  # behind the last end; where a watch after the last list is
+        self._changed = threading.Condition()
 
     def emit(self, event: str, item: Any) -> None:
-        self._events.put(json.dumps({"type": event, "object": item}).encode() + b"\n")
+        self._add(json.dumps({"type": event, "object": item}).encode() + b"\n")
 
     def emit_line(self, line: bytes) -> None:
-        """END ends the watch."""
-        self._events.put(line)
+        """Something that ends the watches there are: END, or what cannot be read."""
+        self._add(line, ends=True)
 
     def next_answer(self) -> bytes | int:
-        with self._lock:
+        with self._changed:
+            self._start = self._ended
             return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def events(self) -> Iterator[bytes]:
-        return iter(self._events.get, END)
+        with self._changed:
+            at = self._start
+        while True:
+            with self._changed:
+                while len(self._lines) == at:
+                    self._changed.wait()
+                line = self._lines[at]
+            if line == END:
+                return
+            yield line
+            at += 1
+
+    def _add(self, line: bytes, *, ends: bool = False) -> None:
+        with self._changed:
+            self._lines.append(line)
+            if ends:
+                self._ended = len(self._lines)
+            self._changed.notify_all()
+
+
+class FakeKubernetes(dict[str, FakeService]):
+    """Services by name; one that nobody set up yet has no answer."""
+
+    def __missing__(self, name: str) -> FakeService:
+        return self.setdefault(name, FakeService())
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -49,11 +76,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         split = urlsplit(self.path)
         query = parse_qs(split.query)
-        self.api.asked.put((split.path, query))
+        service = self.api[query["labelSelector"][0].removeprefix("kubernetes.io/service-name=")]
         if query.get("watch") == ["true"]:
-            self._watch()
+            self._watch(service.events(), lambda: service.asked.put((split.path, query)))
         else:
-            self._list(self.api.next_answer())
+            service.asked.put((split.path, query))
+            self._list(service.next_answer())
 
     def _list(self, answer: bytes | int) -> None:
         self.send_response(answer if isinstance(answer, int) else 200)
@@ -62,13 +90,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _watch(self) -> None:
+    def _watch(self, events: Iterator[bytes], began: Callable[[], None]) -> None:
+        began()
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for line in self.api.events():
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-        self.wfile.write(b"0\r\n\r\n")
+        with suppress(ConnectionError):  # the watcher has gone
+            for line in events:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+            self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, format: str, *args: object) -> None:
         """Not to stderr."""
@@ -85,7 +115,8 @@ def fake_kubernetes(folder: Path) -> Iterator[tuple[FakeKubernetes, Path]]:
     try:
         yield api, _kubeconfig(folder, f"http://127.0.0.1:{server.server_port}")
     finally:
-        api.emit_line(END)
+        for service in api.values():
+            service.emit_line(END)
         server.shutdown()
         thread.join()
         server.server_close()
@@ -114,10 +145,12 @@ def endpoint(host: str, *, zone: str = "", node: str = "", **conditions: bool) -
     return found | ({"zone": zone} if zone else {}) | ({"nodeName": node} if node else {})
 
 
-def endpoint_slice(name: str, *entries: Any, family: str = "IPv4") -> dict[str, Any]:
+def endpoint_slice(
+    name: str, *entries: Any, family: str = "IPv4", port: int = 50052
+) -> dict[str, Any]:
     return {
         "metadata": {"name": name},
         "addressType": family,
-        "ports": [{"name": "grpc", "port": 50052, "protocol": "TCP"}],
+        "ports": [{"name": "grpc", "port": port, "protocol": "TCP"}],
         "endpoints": list(entries),
     }

@@ -18,7 +18,7 @@ from router.endpoint_slices import endpoints
 from serving.options import OptionError
 from tests.router.fake_kubernetes import (
     END,
-    FakeKubernetes,
+    FakeService,
     endpoint,
     endpoint_slice,
     fake_kubernetes,
@@ -43,13 +43,14 @@ BAD_ENTRIES: list[object] = [
 
 
 @pytest.fixture
-def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKubernetes]:
-    with fake_kubernetes(tmp_path) as (api, kubeconfig):
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeService]:
+    """Service "verify" of the API that the process' kubeconfig leads to."""
+    with fake_kubernetes(tmp_path) as (kubernetes, kubeconfig):
         monkeypatch.setattr(
             "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig)
         )
         monkeypatch.delitem(os.environ, "KUBERNETES_SERVICE_HOST", raising=False)
-        yield api
+        yield kubernetes["verify"]
 
 
 def addresses(found: tuple[Endpoint, ...]) -> list[str]:
@@ -115,7 +116,7 @@ def test_dns_asks_the_system() -> None:
     follow(talk, DnsName("127.0.0.1", 7))
 
 
-def test_watch_follows_adds_changes_and_deletes(api: FakeKubernetes) -> None:
+def test_watch_follows_adds_changes_and_deletes(api: FakeService) -> None:
     """Prevents a router that knows the replicas of its own start only."""
     api.answers = [listing(endpoint_slice("a", endpoint("10.0.0.1", node="n1", zone="z1")))]
 
@@ -137,7 +138,7 @@ def test_watch_follows_adds_changes_and_deletes(api: FakeKubernetes) -> None:
     assert api.asked.get()[1]["resourceVersion"] == ["7"]
 
 
-def test_terminating_pods_are_dropped_at_once(api: FakeKubernetes) -> None:
+def test_terminating_pods_are_dropped_at_once(api: FakeService) -> None:
     """Prevents requests to a pod that still answers its readiness probe while it ends."""
     api.answers = [listing(endpoint_slice("a", endpoint("10.0.0.1"), endpoint("10.0.0.2")))]
 
@@ -150,7 +151,7 @@ def test_terminating_pods_are_dropped_at_once(api: FakeKubernetes) -> None:
     follow(talk, KubernetesService("verify", "grpc"))
 
 
-def test_a_service_without_endpoints_is_an_answer(api: FakeKubernetes) -> None:
+def test_a_service_without_endpoints_is_an_answer(api: FakeService) -> None:
     """Prevents a router that hangs on replicas which are all gone."""
     api.answers = [listing()]
 
@@ -164,7 +165,7 @@ def test_a_service_without_endpoints_is_an_answer(api: FakeKubernetes) -> None:
     "bad", [b"", b"<html>", b"[]", b'{"items": 3}', b'{"items": [{}]}', b"null", 403, 500]
 )
 def test_an_answer_that_is_no_list_changes_nothing(
-    api: FakeKubernetes, bad: bytes | int, caplog: pytest.LogCaptureFixture
+    api: FakeService, bad: bytes | int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Prevents an outage of the API, or a proxy's error page, from emptying the router."""
     good = endpoint_slice("a", endpoint("10.0.0.1"))
@@ -188,7 +189,7 @@ def test_an_answer_that_is_no_list_changes_nothing(
         b'{"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}\n',
     ],
 )
-def test_a_broken_watch_lists_again(api: FakeKubernetes, line: bytes) -> None:
+def test_a_broken_watch_lists_again(api: FakeService, line: bytes) -> None:
     """Prevents a router that is blind from the first bad line on."""
     good = endpoint_slice("a", endpoint("10.0.0.1"))
     api.answers = [listing(good), listing(good, endpoint_slice("b", endpoint("10.0.0.2")))]
@@ -201,7 +202,7 @@ def test_a_broken_watch_lists_again(api: FakeKubernetes, line: bytes) -> None:
     follow(talk, KubernetesService("verify", "grpc", pause_s=0.01))
 
 
-def test_500_endpoints(api: FakeKubernetes) -> None:
+def test_500_endpoints(api: FakeService) -> None:
     """Prevents limits on the length of an answer or of an event from hiding replicas."""
     many = [endpoint(f"10.0.{i // 250}.{i % 250}", node=f"n{i}") for i in range(500)]
     api.answers = [

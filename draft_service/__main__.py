@@ -8,6 +8,7 @@ from serving.compute_thread import ComputeThread
 from serving.options import parse
 from serving.process import run
 from serving.server import Server
+from serving.set_up import set_up
 
 SERVICE = "draft"
 
@@ -19,6 +20,7 @@ def main() -> int:
         prog="python -m draft_service",
         description="Serves the draft model: block backbone and Domino rollout.",
     )
+    set_up(SERVICE, config)
     server = Server(
         SERVICE, host=config.host, port=config.port, grace_s=config.grace_s, options=config
     )

@@ -83,7 +83,9 @@ class Course:
         return self._history.end()
 
     async def _try(self, deliver: Deliver) -> None:
-        seats, work, verify_id = self._failover.seats, self._history.work, uuid.uuid4().hex
+        seats, work = self._failover.seats, self._history.work
+        # Unique where several routers' requests meet, and found in its log by the client's name.
+        verify_id = f"{work.request_id}-{uuid.uuid4().hex[:8]}"
         async with self._failover.groups.take(self._refused) as group:
             try:
                 self._run = group, verify_id

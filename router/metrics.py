@@ -1,10 +1,7 @@
-"""What the router counts and times; docs/observability.md explains each."""
+"""What the router counts and times, by router.meter; docs/observability.md explains each."""
 
-import time
 from typing import Final
 
-from domino_serve.v1 import generate_pb2 as pb
-from domino_serve.v1 import speculation_pb2 as spec
 from serving.metrics import FIRST_TOKEN_S, REQUEST_S, TOKEN_S, Counter, Gauge, Histogram
 
 RUNNING: Final = Gauge("domino_router_num_requests_running", "Requests of clients that run")
@@ -43,33 +40,3 @@ FAILOVERS: Final = Counter(
     "domino_router_failovers_total",
     "Runs of requests that began anew because a verify service was lost",
 )
-
-
-class RequestMeter:
-    """One request's times, from when it is made."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._first = 0.0
-        self._tokens = 0
-
-    def sent(self, response: pb.GenerateResponse) -> None:
-        """Notes a response that has gone to the client."""
-        now = time.monotonic()
-        if tokens := len(response.chunk.token_ids):
-            GENERATION_TOKENS.inc(by=tokens)
-            if not self._tokens:
-                self._first = now
-                FIRST_TOKEN.observe(now - self._began)
-            self._tokens += tokens
-        if response.HasField("complete"):
-            self._end(response.complete, now)
-
-    def _end(self, end: pb.GenerateComplete, now: float) -> None:
-        reason = spec.FinishReason.Name(end.finish_reason).removeprefix("FINISH_REASON_").lower()
-        mode = spec.Mode.Name(end.speculation.mode).removeprefix("MODE_").lower()
-        SUCCESSES.inc(reason, mode)
-        PROMPT_TOKENS.inc(by=end.usage.prompt_tokens)
-        REQUEST.observe(now - self._began)
-        if self._tokens > 1:
-            TOKEN.observe((now - self._first) / (self._tokens - 1))

@@ -15,7 +15,7 @@ from router.seats import DraftSeats
 from router.servicer import GenerateServicer
 from router.tokenizer import Tokenizer
 from serving.aio_server import AioServer
-from serving.channel import connect_with
+from serving.set_up import set_up
 
 SERVICE = generate_pb2.DESCRIPTOR.services_by_name["GenerateService"].full_name
 
@@ -23,7 +23,7 @@ SERVICE = generate_pb2.DESCRIPTOR.services_by_name["GenerateService"].full_name
 @asynccontextmanager
 async def open_router(config: RouterConfig) -> AsyncIterator[AioServer]:
     """A started server, once the verify service answers; the draft may come and go."""
-    connect_with(config.outgoing())
+    set_up("router", config)
     server = AioServer(
         "router",
         host=config.host,

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -13,13 +13,16 @@ from domino_serve.v1.generate_pb2_grpc import GenerateServiceServicer
 from router.admission import Admission, Work
 from router.callers import CALLER
 from router.failover import Course, Failover
-from router.metrics import RUNNING, RequestMeter
+from router.meter import RequestMeter
+from router.metrics import RUNNING
 from router.tokenizer import Tokenizer
 from router.transcript import Transcript
 from serving.errors import BadRequest, Overloaded
 from serving.guard import aio_guard
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+_MAX_NAME: Final = 200
 
 
 class GenerateServicer(GenerateServiceServicer):
@@ -46,10 +49,9 @@ class GenerateServicer(GenerateServiceServicer):
     async def Generate(  # type: ignore[override]
         self, request: pb.GenerateRequest, context: Context
     ) -> None:
-        meter = RequestMeter()
         async with aio_guard(context):
-            request_id = request.request_id or uuid.uuid4().hex
-            with self._registered(request_id) as key:
+            request_id = _name(request)
+            with RequestMeter(request_id) as meter, self._registered(request_id) as key:
                 work = await self._admission.admit(request_id, request)
                 course = self._failover.begin(work, context.time_remaining)
                 self._running[key] = course
@@ -99,3 +101,11 @@ class GenerateServicer(GenerateServiceServicer):
             yield key
         finally:
             del self._running[key]
+
+
+def _name(request: pb.GenerateRequest) -> str:
+    """The client's, else a new one; raises BadRequest for one that logs could not show."""
+    name = request.request_id or uuid.uuid4().hex
+    if len(name) > _MAX_NAME or not name.isprintable():
+        raise BadRequest("request_id", f"must be at most {_MAX_NAME} printable characters")
+    return name

@@ -14,6 +14,7 @@ from typing import Final
 import grpc
 
 from serving.errors import ServingError, StartError
+from serving.log import set_up_logs
 from serving.tls import Tls
 
 _log = logging.getLogger(__name__)
@@ -25,8 +26,7 @@ READINESS: Final = ("", "readiness")
 
 def run(main: Callable[[], int], service: str) -> int:
     """`main`'s exit code; what a user can mend at start becomes one line and code 1."""
-    layout = f"%(asctime)s {service} %(levelname)s %(message)s"
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=layout)
+    set_up_logs(service, "text")
     try:
         return main()
     except (StartError, ServingError) as error:

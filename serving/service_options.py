@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from serving.log import LogFormat
 from serving.options import OptionError, field
 from serving.peers import AllowedCallers, Gate
 from serving.tls import Tls
@@ -16,6 +17,7 @@ class ServiceOptions:
     metrics_port: int = field(
         0, help="HTTP port of /metrics, /liveness and /readiness on --host; 0 is none"
     )
+    log_format: LogFormat = field("text", help="lines of the log: text, or JSON objects")
     tls_cert: Path | None = field(
         None, help="PEM file of this service's certificate chain; without one, no encryption"
     )

@@ -4,11 +4,11 @@ import os
 import sys
 
 from domino_serve.v1 import verify_pb2, verify_pb2_grpc
-from serving.channel import connect_with
 from serving.compute_thread import ComputeThread
 from serving.options import parse
 from serving.process import run
 from serving.server import Server
+from serving.set_up import set_up
 from verify_service.config import VerifyConfig
 
 SERVICE = "verify"
@@ -27,7 +27,7 @@ def main() -> int:
 
         return follow(config)
     workers = config.max_sequences + config.max_waiting + SPARE_WORKERS
-    connect_with(config.outgoing())
+    set_up(SERVICE, config)
     server = Server(
         SERVICE,
         host=config.host,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from serving.errors import Overloaded, ServingError
+from serving.log import about
 from verify_service.draft_links import DraftLinks
 from verify_service.engine import Engine
 from verify_service.sequence import DraftPlan, Sequence
@@ -104,7 +105,8 @@ class DraftRecovery:
                     self._waiting.discard(sequence)
                 self._engine.redraft(sequence, plan)
                 pause.recovered_at = time.monotonic()
-                log.info("request %s has a draft again", sequence.request.request_id)
+                name = sequence.request.request_id
+                log.info("request %s has a draft again", name, extra=about(name))
         except ServingError as error:
             pause.lengthen(time.monotonic())
             if not isinstance(error, Overloaded):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
 from serving.errors import DraftUnavailable
+from serving.log import about
 from verify_service.draft_link import DraftLink
 from verify_service.metrics import DRAFT_LOST, STALE
 from verify_service.sequence import DraftPlan, DraftSession, Sequence
@@ -216,7 +217,8 @@ class Drafting:
             sequence.proposals = list(result.proposals.ids)
             return
         name = sequence.request.request_id
-        log.warning("request %s goes on without a draft: %.300s", name, result)
+        why = result.error if result.HasField("error") else "its proposals do not fit"
+        log.warning("request %s goes on without a draft: %.300s", name, why, extra=about(name))
         if not_opened and result.error.reason == draft_pb2.SESSION_ERROR_REASON_STALE:
             draft.plan.link.close()  # it leads to another draft than the handshake was made with
         DRAFT_LOST.inc("refused")

@@ -21,6 +21,7 @@ from serving.errors import (
     PeerUnavailable,
     ServingError,
 )
+from serving.log import about
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
 from verify_service.scheduler import Scheduler, Work
@@ -257,7 +258,8 @@ class Engine:
             f"the target's logits are NaN or infinite at or before position {end - 1}: its weights "
             "are damaged or overflow in this dtype; other requests are unaffected"
         )
-        log.error("request %s ends: %s", item.sequence.request.request_id, error)
+        name = item.sequence.request.request_id
+        log.error("request %s ends: %s", name, error, extra=about(name))
         self._executor.clear(item.sequence.pages)
         self._finish(item.sequence, error)
 

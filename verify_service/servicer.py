@@ -20,6 +20,7 @@ from serving.errors import (
     ServingError,
 )
 from serving.guard import guard
+from serving.log import serving_request
 from verify_service.checks import check_address, check_generate, check_score, sampling_params
 from verify_service.draft_links import DraftLinks
 from verify_service.draft_recovery import DraftRecovery
@@ -50,7 +51,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
     def Generate(
         self, request: verify_pb2.VerifyServiceGenerateRequest, context: grpc.ServicerContext
     ) -> Iterator[verify_pb2.VerifyServiceGenerateResponse]:
-        with guard(context):
+        with guard(context), serving_request(request.request_id):
             check_generate(request, self._info)
             wish = self._wish(request)
             events: queue.SimpleQueue[Event] = queue.SimpleQueue()

@@ -1,0 +1,11 @@
+"""What a service's options say of its whole process: logs, and TLS of its channels."""
+
+from serving.channel import connect_with
+from serving.log import set_up_logs
+from serving.service_options import ServiceOptions
+
+
+def set_up(service: str, options: ServiceOptions) -> None:
+    """Once, before anything else; raises OptionError."""
+    set_up_logs(service, options.log_format)
+    connect_with(options.outgoing())

@@ -22,12 +22,12 @@ def main() -> int:
         prog="python -m verify_service",
         description="Serves the target model: prefill, verification and acceptance.",
     )
+    set_up(SERVICE, config)
     if os.environ.get("RANK", "0") != "0":  # torchrun's variable: another process serves
         from verify_service.following import follow
 
         return follow(config)
     workers = config.max_sequences + config.max_waiting + SPARE_WORKERS
-    set_up(SERVICE, config)
     server = Server(
         SERVICE,
         host=config.host,

@@ -13,7 +13,7 @@ from serving.options import parse
 from verify_service.config import VerifyConfig
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
-OVERLAYS: Final = ("cpu-demo", "single-node-gpu", "multi-node")
+OVERLAYS: Final = ("cpu-demo", "single-node-gpu", "single-node-gpu-tls", "multi-node")
 CONFIGS: Final[dict[str, Any]] = {
     "router": RouterConfig,
     "draft": DraftServiceConfig,

@@ -74,22 +74,27 @@ def test_ports_are_those_that_the_program_listens_on(
     assert ports(pod)["metrics"] == found.metrics_port != 0
 
 
-@pytest.mark.parametrize(("overlay", "pod"), LISTENING)
-def test_probes_ask_health_names_that_the_servers_set(overlay: str, pod: Pod) -> None:
-    """Prevents probes of a name nobody serves: such a pod never starts, or always restarts."""
-    probes = {name: pod.container[f"{name}Probe"]["grpc"] for name in PROBES}
-    assert {name: probe["service"] for name, probe in probes.items()} == PROBES
-    assert {probe["port"] for probe in probes.values()} == {ports(pod)["grpc"]}
-    assert PROBES["readiness"] in READINESS and PROBES["liveness"] == LIVENESS
-
-
 PROBES = {"startup": "readiness", "readiness": "readiness", "liveness": "liveness"}
+
+
+@pytest.mark.parametrize(("overlay", "pod"), LISTENING)
+def test_probes_ask_for_names_that_the_servers_know(overlay: str, pod: Pod, tmp_path: Path) -> None:
+    """Prevents probes of a name nobody serves: such a pod never starts, or always restarts."""
+    assert PROBES["readiness"] in READINESS and PROBES["liveness"] == LIVENESS
+    found = config(overlay, pod, tmp_path)
+    for name, health in PROBES.items():
+        probe = pod.container[f"{name}Probe"]
+        if found.tls_cert:  # gRPC probes are plaintext; the metrics page says the same
+            assert probe["httpGet"] == {"port": "metrics", "path": f"/{health}"}
+        else:
+            assert probe["grpc"] == {"port": found.port, "service": health}
 
 
 @pytest.mark.parametrize(("overlay", "pod"), EVERY_POD)
 def test_a_drain_fits_into_the_termination_period(overlay: str, pod: Pod, tmp_path: Path) -> None:
     """Prevents the kubelet's SIGKILL from ending requests that a drain would have finished."""
-    drain_s = config(overlay, pod, tmp_path).grace_s
+    found = config(overlay, pod, tmp_path)
+    drain_s = found.grace_s + getattr(found, "notice_s", 0)
     if "torch.distributed.run" in pod.container.get("command", ()):
         assert float(flag(pod, "shutdown-timeout")) >= drain_s + TEARDOWN_S, "torchrun kills first"
         drain_s = float(flag(pod, "shutdown-timeout"))
@@ -183,3 +188,21 @@ def test_environment_variables_exist() -> None:
     image_names = set(re.findall(r"\b([A-Z][A-Z_]+)=", CONTAINERFILE)) - {"VARIANT", "TORCH_INDEX"}
     for name in (manifest_names | image_names) - {"PYTHON", *FOREIGN_ENV}:
         assert f'"{name}"' in ours, f"nobody reads {name}"
+
+
+def test_certificates_are_mounted_and_names_fit(tmp_path: Path) -> None:
+    """Prevents TLS options without files, and callers that the other side does not let in."""
+    engine, router = "engines.domino-serve", "router.domino-serve"
+    for pod in pods("single-node-gpu-tls"):
+        found = config("single-node-gpu-tls", pod, tmp_path)
+        volumes = {
+            v["name"]: v["secret"]["secretName"] for v in pod.spec["volumes"] if "secret" in v
+        }
+        mounts = {m["mountPath"]: m["name"] for m in pod.container["volumeMounts"]}
+        for file in (found.tls_cert, found.tls_key, found.tls_ca):
+            assert volumes[mounts[str(file.parent)]] == f"{pod.name}-tls"
+        assert found.tls_server_name == engine
+        callers = {"router": set(), "verify": {router}, "draft": {router, engine}}
+        if pod.name == "router":
+            assert volumes[mounts[str(found.callers.parent)]] == "callers"
+        assert found.allowed_callers == callers[pod.name]

@@ -28,6 +28,11 @@ class VerifyConfig(ServiceOptions):
         help="positions verified a step, the current token included; 0 is the draft's block size, "
         "on a CPU 4",
     )
+    width_policy: Literal["fixed", "auto"] = field(
+        "fixed",
+        help="fixed verifies --width positions; auto takes from step times and acceptance what is "
+        "fastest, plain steps included, up to --width, by default the draft's block size",
+    )
     max_sequences: int = field(32, help="sequences that run at once")
     max_waiting: int = field(64, help="requests that wait at most; more are refused")
     kv_tokens: int = field(

@@ -108,10 +108,11 @@ class Drafting:
             self._closing[sequence.draft.plan.link].append(sequence.draft.session)
         sequence.draft = None
 
-    def send(self, sequences: Iterable[Sequence]) -> None:
+    def send(self, sequences: Iterable[Sequence], draft_tokens: int | None = None) -> None:
         """Ships the rows committed since the last step and asks for the next proposals.
 
-        A waiting sequence has its session opened, before the ticket expires.
+        A waiting sequence has its session opened, before the ticket expires. draft_tokens: no more
+        than these; at 0 the rows stay here until proposals are wanted again.
         """
         by_link: dict[DraftLink, list[Sequence]] = {link: [] for link in self._closing}
         for sequence in sequences:
@@ -124,7 +125,7 @@ class Drafting:
                 self._slow.discard(link)
                 self._lose(link, members, "its stream ended")
             elif link not in self._exchanges:
-                self._send_one(link, members, self._closing.pop(link, []))
+                self._send_one(link, members, self._closing.pop(link, []), draft_tokens)
 
     def receive(self) -> list[draft_pb2.DraftTimings]:
         """Waits for every draft asked by `send`; sets the proposals that arrive in time.
@@ -177,7 +178,13 @@ class Drafting:
                     STALE.inc(by=bool(asked.sequence.proposals))
                     asked.sequence.proposals = []
 
-    def _send_one(self, link: DraftLink, members: list[Sequence], closes: list[int]) -> None:
+    def _send_one(
+        self,
+        link: DraftLink,
+        members: list[Sequence],
+        closes: list[int],
+        draft_tokens: int | None,
+    ) -> None:
         request = draft_pb2.StepRequest(closes=closes)
         asked: dict[int, _Asked] = {}
         rows: list[Tensor] = []
@@ -185,7 +192,9 @@ class Drafting:
         for sequence in members:
             draft = sequence.draft
             assert draft is not None
-            step = _next_step(sequence, draft, budget)
+            if draft_tokens == 0 and draft.opened and not sequence.in_prefill:
+                continue
+            step = _next_step(sequence, draft, budget, draft_tokens)
             if draft.opened and not step.num_rows and not step.HasField("current"):
                 continue  # nothing to say: it waits, or its prompt does
             if not draft.opened:
@@ -241,7 +250,9 @@ class Drafting:
             self.want(sequence)
 
 
-def _next_step(sequence: Sequence, draft: DraftSession, max_rows: int) -> draft_pb2.SessionStep:
+def _next_step(
+    sequence: Sequence, draft: DraftSession, max_rows: int, draft_tokens: int | None
+) -> draft_pb2.SessionStep:
     """Rows the draft lacks, and the block to draft once it has them all.
 
     No more proposals than the request can still take beside the bonus token: the positions
@@ -255,6 +266,8 @@ def _next_step(sequence: Sequence, draft: DraftSession, max_rows: int) -> draft_
     )
     left = sequence.request.max_tokens - sequence.num_generated
     wanted = min(draft.plan.draft_tokens, left - 1)
+    if draft_tokens is not None:
+        wanted = min(wanted, draft_tokens)
     if not sequence.in_prefill and draft.kv_len + count == sequence.kv_len and wanted > 0:
         step.current = sequence.tokens[-1]
         step.draft_tokens = wanted

@@ -29,6 +29,7 @@ from verify_service.self_check import FirstProposals
 from verify_service.sequence import DraftPlan, Request, Sequence
 from verify_service.synthetic import SyntheticAcceptance
 from verify_service.timeline import StepClock, Timeline
+from verify_service.width_policy import PlannedWidth, WidthPolicy
 
 Outcome: TypeAlias = "spec.FinishReason.ValueType | ServingError"
 
@@ -49,10 +50,13 @@ class Engine:
         drafting: Drafting,
         *,
         max_waiting: int,
+        widths: WidthPolicy | None = None,
         synthetic: SyntheticAcceptance | None = None,
     ) -> None:
+        """widths: as each request's plan says, without it."""
         self._executor, self.scheduler, self._drafting = executor, scheduler, drafting
         self._max_waiting, self._synthetic = max_waiting, synthetic
+        self._widths = widths or PlannedWidth()
         self._first_proposals = FirstProposals()
         self.timeline = Timeline()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
@@ -239,12 +243,15 @@ class Engine:
                 self._finish(item.sequence, reason)
             self._unsent.append(item.sequence)
         clock.committed(work)
-        self._drafting.send([*(item.sequence for item in work), *scheduler.waiting])
+        draft_tokens = self._widths.draft_tokens(scheduler.running)
+        self._drafting.send([*(item.sequence for item in work), *scheduler.waiting], draft_tokens)
         clock.lap("send")
         if self._drafting.is_owed:  # drafts work meanwhile
             self._send_chunks()
         drafts = self._drafting.receive()
-        self.timeline.add(clock.end(drafts))
+        step = clock.end(drafts)
+        self._widths.observe(step)
+        self.timeline.add(step)
 
     def _send_chunks(self) -> None:
         for sequence in self._unsent:

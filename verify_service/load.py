@@ -24,6 +24,7 @@ from verify_service.ranks import own_device
 from verify_service.recorded_test import check_recorded_test
 from verify_service.scheduler import Scheduler
 from verify_service.synthetic import SyntheticAcceptance, parse_rates
+from verify_service.width_policy import AutoWidth, PlannedWidth, WidthPolicy
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,12 @@ def load(config: VerifyConfig) -> Loaded:
     )
     synthetic = _synthetic(config, info)
     engine = Engine(
-        executor, scheduler, drafting, max_waiting=config.max_waiting, synthetic=synthetic
+        executor,
+        scheduler,
+        drafting,
+        max_waiting=config.max_waiting,
+        widths=_widths(config, info.default_draft_tokens),
+        synthetic=synthetic,
     )
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size
@@ -111,8 +117,17 @@ def _width(config: VerifyConfig, draft: DraftConfig, device: torch.device) -> in
     limit = draft.max_draft_tokens + 1
     if config.width > limit:
         raise OptionError("width", config.width, f"this draft allows 1 to {limit}")
-    most = CPU_WIDTH if device.type == "cpu" else draft.block_size
+    small = device.type == "cpu" and config.width_policy == "fixed"
+    most = CPU_WIDTH if small else draft.block_size
     return config.width or min(most, draft.block_size)
+
+
+def _widths(config: VerifyConfig, draft_tokens: int) -> WidthPolicy:
+    if config.width_policy == "fixed":
+        return PlannedWidth()
+    if draft_tokens == 0:
+        raise OptionError("width_policy", "auto", "needs a draft and a width above 1")
+    return AutoWidth(draft_tokens)
 
 
 def _synthetic(

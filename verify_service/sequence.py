@@ -9,6 +9,7 @@ from domino_serve.v1 import verify_pb2
 from serving.errors import ServingError
 from serving.statistics import count_step
 from verify_service.accept import accept
+from verify_service.acceptance_history import AcceptanceHistory
 from verify_service.draft_link import DraftLink
 from verify_service.sampling import SamplingParams
 from verify_service.speculation import STEP_COUNTS
@@ -90,6 +91,7 @@ class Sequence:
     kv_len: int = 0
     proposals: list[int] = field(default_factory=list)
     draft: DraftSession | None = None
+    history: AcceptanceHistory = field(default_factory=AcceptanceHistory)
     stats: spec.SpeculationStats = field(default_factory=spec.SpeculationStats)
     timings: spec.RequestTimings = field(default_factory=spec.RequestTimings)
     arrived_ns: int = field(default_factory=time.monotonic_ns)
@@ -158,6 +160,7 @@ class Sequence:
             return self._keep(chosen.ids, None)
         accepted = accept(ids[1:], chosen.ids)
         self.kv_len += accepted + 1
+        self.history.add(len(ids) - 1, accepted)
         step = spec.StepStats(proposed_tokens=len(ids) - 1, accepted_tokens=accepted)
         STEP_COUNTS.add(step)
         return self._keep(chosen.ids[: accepted + 1], step)

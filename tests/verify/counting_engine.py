@@ -18,6 +18,7 @@ from verify_service.executor import Executor
 from verify_service.scheduler import Scheduler, Work
 from verify_service.sequence import Chosen, DraftPlan, Event, Request
 from verify_service.sequence import Sequence as Running
+from verify_service.width_policy import WidthPolicy
 
 VOCAB, HIDDEN = 1000, 4
 Watch = Callable[[Sequence[Work]], None]
@@ -72,13 +73,16 @@ class CountingEngine:
         prefill_tokens: int = 4,
         step_s: float = 5,
         timeout_s: float = 10,
+        widths: WidthPolicy | None = None,
     ) -> None:
         self.executor = CountingExecutor()
         self.scheduler = Scheduler(
             pages=pages, page_size=4, max_sequences=max_sequences, prefill_tokens=prefill_tokens
         )
         self.drafting = Drafting(self.executor.rows, VOCAB, step_s=step_s, timeout_s=timeout_s)
-        self.engine = Engine(self.executor, self.scheduler, self.drafting, max_waiting=max_waiting)
+        self.engine = Engine(
+            self.executor, self.scheduler, self.drafting, max_waiting=max_waiting, widths=widths
+        )
         self._names = itertools.count()
 
     def submit(

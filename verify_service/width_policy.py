@@ -1,0 +1,108 @@
+"""How many proposals each step asks for: step times and acceptances in, a width out.
+
+`AutoWidth` takes the width with the most expected tokens per second, plain decoding included.
+"""
+
+from collections.abc import Sequence as Seq
+from typing import Final, Protocol
+
+from verify_service.sequence import Sequence
+from verify_service.speculation import STEP_COUNTS
+from verify_service.step_costs import StepCosts
+from verify_service.timeline import Step
+
+TRIED: Final = (0, 1, 2, 3, 4, 5, 7, 9, 11, 15, 23, 31)  # draft tokens to choose from
+EVERY: Final = 4  # steps between two choices
+GAIN: Final = 1.03  # by how much another width must be better to be taken
+FIRST_PROBE, LAST_PROBE = 64, 1024  # plain steps between two looks whether drafts pay again
+PROBE_STEPS: Final = 3
+HOPED_RATE, HOPED_STEPS = 0.8, 4.0  # of proposals at places that nobody has tried yet
+
+
+class WidthPolicy(Protocol):
+    """Asked once a step, before drafts are."""
+
+    def draft_tokens(self, sequences: Seq[Sequence]) -> int | None:
+        """Proposals to ask for at most; 0: none, the next step is plain; None: as planned."""
+        ...
+
+    def observe(self, step: Step) -> None:
+        """What the step of the last `draft_tokens` has cost."""
+        ...
+
+
+class PlannedWidth:
+    """As many as each request's plan says."""
+
+    def draft_tokens(self, sequences: Seq[Sequence]) -> int | None:
+        return None
+
+    def observe(self, step: Step) -> None:
+        """Nothing depends on it."""
+
+
+class AutoWidth:
+    """The first drafted steps try every width; then a choice every few steps.
+
+    most: draft tokens at most.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._choices = [n for n in TRIED if n < most] + [most]
+        self._costs = StepCosts()
+        self._untried = [n for n in self._choices for _ in range(2)]  # from the widest on
+        self._current, self._drafted = most, 0  # of the last step
+        self._steps = self._plain_steps = 0
+        self._probing, self._probe_after = 0, FIRST_PROBE
+
+    def draft_tokens(self, sequences: Seq[Sequence]) -> int:
+        drafted = [s for s in sequences if s.draft and not s.in_prefill]
+        self._drafted = len(drafted)
+        if not drafted:
+            return self._current
+        self._steps += 1
+        if self._untried:
+            self._current = self._untried.pop()
+        elif self._probing:
+            self._probing -= 1
+        elif self._plain_steps >= self._probe_after:
+            self._current = self._best(drafted, len(sequences), self._choices[1:])
+            self._plain_steps, self._probing = 0, PROBE_STEPS
+            self._probe_after = min(2 * self._probe_after, LAST_PROBE)
+        elif self._steps % EVERY == 0:
+            self._choose(drafted, len(sequences))
+        self._plain_steps += self._current == 0
+        return self._current
+
+    def observe(self, step: Step) -> None:
+        self._costs.add(step, self._drafted, self._current)
+
+    def _choose(self, drafted: Seq[Sequence], sequences: int) -> None:
+        best = self._best(drafted, sequences, self._choices)
+        if best:
+            self._plain_steps, self._probe_after = 0, FIRST_PROBE
+        self._current = best
+
+    def _best(self, drafted: Seq[Sequence], sequences: int, choices: Seq[int]) -> int:
+        """Of `choices`, what gives the most tokens a second; the current one where it is close."""
+        prior = everybodys_rates(self._choices[-1])
+        expected = [s.history.expected_tokens(prior) for s in drafted]
+        plain = sequences - len(drafted)
+
+        def speed(choice: int) -> float:
+            tokens = plain + sum(of_one[choice] for of_one in expected)
+            return tokens / max(self._costs.expected(plain, len(drafted), choice), 1e-9)
+
+        best = max(choices, key=speed)
+        stays = self._current in choices and speed(best) < GAIN * speed(self._current)
+        return self._current if stays else best
+
+
+def everybodys_rates(places: int) -> list[float]:
+    """How often a proposal was accepted where all before it were, over all sequences so far."""
+    tried, kept = [HOPED_STEPS] * places, [HOPED_STEPS * HOPED_RATE] * places
+    for (proposed, accepted), count in STEP_COUNTS.drafted().items():
+        for place in range(min(proposed, accepted + 1, places)):
+            tried[place] += count
+            kept[place] += count * (place < accepted)
+    return [k / t for k, t in zip(kept, tried, strict=True)]

@@ -7,10 +7,12 @@ from typing import Any
 
 import grpc
 
-from serving.errors import InternalError, ServingError, to_status
+from serving.errors import InternalError, ServingError, error_classes, to_status
 from serving.metrics import REQUESTS_FAILED
 
 _log = logging.getLogger(__name__)
+
+REQUESTS_FAILED.show(*error_classes())
 
 
 @contextmanager

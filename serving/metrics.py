@@ -58,6 +58,11 @@ class Counter(Instrument):
         with self._lock:
             self._values[labels] = self._values.get(labels, 0.0) + by
 
+    def show(self, *values: str) -> None:
+        """Shows 0 for these values of its only label before anything is counted."""
+        for value in values:
+            self.inc(value, by=0)
+
     def read(self) -> Reading:
         return dict(self._values)
 

@@ -42,6 +42,7 @@ STALE: Final = Counter(
 DRAFT_LOST: Final = Counter(
     "domino_verify_draft_lost_total", "Requests that went on without their draft, by cause", "cause"
 )
+DRAFT_LOST.show("link", "refused")
 LINKS: Final = Gauge(
     "domino_verify_draft_links", "Streams to draft services that there were, by state", "state"
 )

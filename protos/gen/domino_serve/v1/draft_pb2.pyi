@@ -487,6 +487,8 @@ class SessionOpen(_message.Message):
     TICKET_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     CONTEXT_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     session: _builtins.int
     """Chosen by the verify service, unique on this stream."""
     ticket: _builtins.str
@@ -495,6 +497,12 @@ class SessionOpen(_message.Message):
     """MODE_DFLASH, MODE_DOMINO or MODE_DSPARK."""
     context_id: _builtins.int
     """From the handshake; the session is refused as STALE when it is another's."""
+    request_id: _builtins.str
+    """Name of the verify service's request, for logs and traces."""
+    traceparent: _builtins.str
+    """W3C traceparent of the verify service's span; empty where nothing is traced. Metadata travels
+    once a stream, so it stands here.
+    """
     def __init__(
         self,
         *,
@@ -502,10 +510,12 @@ class SessionOpen(_message.Message):
         ticket: _builtins.str = ...,
         mode: _speculation_pb2.Mode.ValueType = ...,
         context_id: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "mode", b"mode", "session", b"session", "ticket", b"ticket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "mode", b"mode", "request_id", b"request_id", "session", b"session", "ticket", b"ticket", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

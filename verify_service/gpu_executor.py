@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from domino_kernels.norm import rms_norm
 from verify_service.choice import choose, finite
 from verify_service.executor import Executor
+from verify_service.gpu_ahead import Ahead, next_step
 from verify_service.gpu_rows import ragged_rows
-from verify_service.gpu_step import StepGraphs, batch_buckets
+from verify_service.gpu_step import Answer, StepGraphs, batch_buckets
 from verify_service.gpu_target import GpuTarget
 from verify_service.metrics import EAGER
 from verify_service.scheduler import Work
@@ -58,6 +59,7 @@ class GpuExecutor(Executor):
             widths=widths,
         )
         self.num_graph = self.num_eager = 0
+        self._ahead: Ahead | None = None
         with torch.inference_mode():
             self._graphs.capture()
 
@@ -66,34 +68,68 @@ class GpuExecutor(Executor):
         batch, width = self._graphs.most
         if not work or len(work) > batch or not all(_fits(item, width) for item in work):
             return partial(self.run, work)
-        with torch.inference_mode():
-            answer = self._launch(work)
+        rows = [self._ahead.row(item) for item in work] if self._ahead else [None]
+        if None in rows and any(row is not None for row in rows):
+            return partial(self.run, work)
         self.num_graph += len(work)
-        return torch.inference_mode()(answer)
+        with torch.inference_mode():
+            return self._go_on(work, rows) if None not in rows else self._launch(work, ahead=True)
+
+    def _go_on(self, work: Seq[Work], rows: Seq[int | None]) -> Callable[[], list[Chosen]]:
+        """The answer of the step that started ahead, for these rows of it."""
+        ahead, self._ahead = self._ahead, None
+        assert ahead is not None, "rows are its"
+        if list(rows) == list(range(len(ahead.starts))):
+            self._ahead = next_step(work, ahead.step)
+        return partial(self._taken, work, rows, ahead.answer)
+
+    def _taken(self, work: Seq[Work], rows: Seq[int | None], answer: Answer) -> list[Chosen]:
+        found = answer()
+        taken = [found[row] for row in rows if row is not None]
+        self._remember(taken)
+        return self._chosen(work, taken, 1)
+
+    def _remember(self, found: list[list[int]]) -> None:
+        """Tells the step that runs already with which ids it does."""
+        if self._ahead:
+            self._ahead.ids = [row[1] for row in found]
 
     @torch.inference_mode()
     def run(self, work: Seq[Work]) -> list[Chosen]:
         """Runs all positions of `work`; per item, what the target says after its last ids."""
         batch, width = self._graphs.most
+        ahead, self._ahead = self._ahead, None
         steps: list[int] = []
         rest: list[int] = []
-        for i, item in enumerate(work):
-            (steps if _fits(item, width) else rest).append(i)
         chosen: dict[int, Chosen] = {}
+        for i, item in enumerate(work):
+            if ahead and (row := ahead.row(item)) is not None:
+                chosen[i] = self._chosen([item], [ahead.answer()[row]], 1)[0]
+            else:
+                (steps if _fits(item, width) else rest).append(i)
+        self.num_graph += len(steps) + len(chosen)
         for first in range(0, len(steps), batch):
             some = steps[first : first + batch]
             chosen |= dict(zip(some, self._launch([work[i] for i in some])(), strict=True))
         if rest:
             answers = self._run_eagerly([work[i] for i in rest])
             chosen |= dict(zip(rest, answers, strict=True))
-        self.num_graph += len(steps)
         self.num_eager += len(rest)
         EAGER.inc(by=len(rest))
         return [chosen[i] for i in range(len(work))]
 
-    def _launch(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
-        rows, apart = self._graphs.launch(work)
-        return lambda: self._chosen(work, rows(), apart)
+    def _launch(self, work: Seq[Work], *, ahead: bool = False) -> Callable[[], list[Chosen]]:
+        """Of `ahead` steps the next one starts too, where it is known."""
+        answer, step = self._graphs.launch(work)
+        known = ahead and self._gpu.vocabulary.ranks.size == 1 and all(map(is_greedy, work))
+        self._ahead = next_step(work, step) if known else None
+
+        def read() -> list[Chosen]:
+            found = answer()
+            self._remember(found)
+            return self._chosen(work, found, step.bucket.width)
+
+        return torch.inference_mode()(read)
 
     def _chosen(self, work: Seq[Work], found: list[list[int]], apart: int) -> list[Chosen]:
         chosen = [

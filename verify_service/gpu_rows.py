@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from domino_kernels.gpu.advance import advance
 from domino_kernels.gpu.attention import Queries
 from domino_kernels.gpu.attention_plan import AttentionPlan
 from verify_service.scheduler import Work
@@ -73,7 +74,7 @@ class Bucket:
         device: torch.device,
     ) -> None:  # fmt: skip
         """pages: of a sequence, at most."""
-        self.batch, self.width, self._page_size = batch, width, page_size
+        self.batch, self.width, self.page_size = batch, width, page_size
         n = batch * width
         pin = device.type == "cuda"
         # ids, positions, slots and last of each row, then each sequence's count
@@ -86,7 +87,7 @@ class Bucket:
         table = torch.zeros(batch, pages, dtype=torch.int32, device=device)
         ids, positions, slots, last = self._sent[: 4 * n].view(4, n)
         slots.fill_(-1)
-        self.counts = self._sent[4 * n :]
+        self.counts, self._moving = self._sent[4 * n :], self._sent[: 4 * n].view(4, n)
         height = plan.tile_rows(width)
         tiles = [tile for b in range(batch) for tile in cut(b * width, width, height, b)]
         queries = Queries(
@@ -111,12 +112,17 @@ class Bucket:
             ids[b, :count], starts[b], self._counts[b] = item.ids, item.start, count
         used = self._column < self._counts[:, None]
         positions[:] = np.where(used, starts[:, None] + self._column, 0)
-        pages_of = np.take_along_axis(table, positions // self._page_size, 1)
-        slots[:] = np.where(used, pages_of * self._page_size + positions % self._page_size, -1)
+        pages_of = np.take_along_axis(table, positions // self.page_size, 1)
+        slots[:] = np.where(used, pages_of * self.page_size + positions % self.page_size, -1)
         last[:] = np.where(used, positions + 1, 0)
         self._sent.copy_(self._host, non_blocking=True)
         if renewed:
             self.rows.queries.table.copy_(self._host_table, non_blocking=True)
+
+    def move_on(self, out: Tensor) -> None:
+        """The positions after the last ones, each with the id chosen in `out` [batch, 3]."""
+        assert self.width == 1, "who goes on where is known of plain steps only"
+        advance(out, self.rows.queries.table, self._moving, self.page_size)
 
 
 def _split(host: Ints, n: int, batch: int) -> tuple[Ints, Ints]:

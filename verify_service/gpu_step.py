@@ -3,8 +3,10 @@
 import logging
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ from domino_kernels.paged_kv import PagedKV
 from verify_service.gpu_rows import Bucket
 from verify_service.gpu_target import GpuTarget
 from verify_service.scheduler import Work
+
+Answer = Callable[[], list[list[int]]]  # waits for what `Step.run` writes
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 
@@ -69,14 +73,15 @@ class StepGraphs:
         self._step(*self.most).run()
         torch.cuda.synchronize(self._target.device)
 
-    def launch(self, work: Seq[Work]) -> tuple[Callable[[], list[list[int]]], int]:
-        """Starts at most `most` of work; what waits for `Step.run`'s rows, and their width.
+    def launch(self, work: Seq[Work]) -> tuple[Answer, "Step"]:
+        """Starts at most `most` of work; what waits for `Step.run`'s rows, and the step.
 
         The logits of item i's ids are `logits` from row i * width on, until the next launch.
         """
         batch = self._batches[bisect_left(self._batches, len(work))]
         width = self._widths[bisect_left(self._widths, max(len(w.ids) for w in work))]
-        return self._steps[batch, width].launch(work), width
+        step = self._steps[batch, width]
+        return step.launch(work), step
 
     def logits(self, rows: Seq[int]) -> Tensor:
         """A copy of such rows of the last launch's logits."""
@@ -132,10 +137,36 @@ class Step:
         # NCCL's own thread may call CUDA meanwhile
         with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
             self._out = self.run()
+        # two, since a step may start before the last one's answer is read
+        self._answers = deque(
+            (torch.empty_like(self._out, device="cpu", pin_memory=True), _event()) for _ in range(2)
+        )
         return self
 
-    def launch(self, work: Seq[Work]) -> Callable[[], list[list[int]]]:
+    def launch(self, work: Seq[Work]) -> Answer:
         """Starts the graph for `work`; what waits for its answer."""
         self.bucket.fill(work)
+        return self._replay()
+
+    def launch_next(self) -> Answer:
+        """Starts the step after the last one, each row with the id it chose; width 1."""
+        self.bucket.move_on(self._out)
+        return self._replay()
+
+    def _replay(self) -> Answer:
         self.graph.replay()
-        return self._out.tolist
+        self._answers.rotate()
+        found, done = self._answers[0]
+        found.copy_(self._out, non_blocking=True)
+        done.record()
+        return partial(_read, found, done)
+
+
+def _read(found: Tensor, done: torch.cuda.Event) -> list[list[int]]:
+    done.synchronize()
+    rows: list[list[int]] = found.tolist()
+    return rows
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -1,0 +1,57 @@
+"""Plain steps that start before the one before them is committed: the host's work costs nothing.
+
+What a plain step does next is known but for who ends with it. Its ids never leave the device, and
+the rows of sequences that did end are dropped: their pages' next owner writes later.
+"""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from verify_service.gpu_step import Answer, Step
+from verify_service.scheduler import Work
+from verify_service.sequence import Sequence
+
+
+@dataclass(slots=True, kw_only=True)
+class Ahead:
+    """A step on its way: the row of each sequence, and where it stands there."""
+
+    step: Step
+    answer: Answer
+    rows: dict[int, int]  # by id() of the sequence
+    starts: list[int]
+    pages: list[int]
+    ids: list[int] = field(default_factory=list)  # of each row, once the step before is read
+
+    def row(self, item: Work) -> int | None:
+        """The row that runs this very item; None when there is none."""
+        sequence = item.sequence
+        row = self.rows.get(id(sequence))
+        if row is None or len(item.ids) != 1 or item.choices != 1 or not self.ids:
+            return None
+        page = sequence.pages[item.start // self.step.bucket.page_size]
+        same = item.start == self.starts[row] and page == self.pages[row]
+        return row if same and item.ids[0] == self.ids[row] else None
+
+
+def next_step(work: Seq[Work], step: Step) -> Ahead | None:
+    """Starts the step after `work`, which `step` runs, where all of it can go on; else None."""
+    size = step.bucket.page_size
+    places = [(item.start + 1, item.sequence) for item in work]
+    if step.bucket.width > 1 or not all(_goes_on(item, size) for item in work):
+        return None
+    return Ahead(
+        step=step,
+        answer=step.launch_next(),
+        rows={id(sequence): row for row, (_, sequence) in enumerate(places)},
+        starts=[start for start, _ in places],
+        pages=[sequence.pages[start // size] for start, sequence in places],
+    )
+
+
+def _goes_on(item: Work, page_size: int) -> bool:
+    """Whether a plain step may follow this one, and has a page."""
+    sequence: Sequence = item.sequence
+    ends = sequence.num_generated + 1 >= sequence.request.max_tokens
+    room = (item.start + 1) // page_size < len(sequence.pages)
+    return len(item.ids) == 1 and sequence.draft is None and not ends and room

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.executor import Part
 from draft_service.gpu_model import GpuDraft, Rows
-from draft_service.gpu_rows import appended
+from draft_service.gpu_rows import appended, page_table
 from draft_service.gpu_step import Rollouts, Step, StepGraphs, batch_buckets, count_buckets
 from serving.draft_config import DraftConfig
 
@@ -115,12 +116,17 @@ class GpuExecutor:
         rows = _rows_of(parts, all_rows)
         if rows is not None:
             device = self._model.device
-            at = [torch.from_numpy(x).to(device) for x in appended(parts, self._kv.page_size)]
+            index = appended(parts, page_table(parts), self._kv.page_size)
+            at = [torch.from_numpy(x).to(device) for x in index]
             where = Rows(positions=at[0], slots=at[1])
             self._model.append(rows.to(device), where, self._kv)
 
 
 def _rows_of(parts: Sequence[Part], rows: Tensor | None) -> Tensor | None:
     """The parts' new rows one after another, None where there are none."""
-    found = [rows[part.rows] for part in parts if part.num_rows] if rows is not None else []
-    return torch.cat(found) if len(found) > 1 else found[0] if found else None
+    slices = [part.rows for part in parts if part.num_rows]
+    if rows is None or not slices:
+        return None
+    if all(a.stop == b.start for a, b in pairwise(slices)):
+        return rows[slices[0].start : slices[-1].stop]
+    return torch.cat([rows[part] for part in slices])

@@ -25,14 +25,22 @@ def slots_of(table: Ints, positions: Ints, page_size: int) -> Ints:
     return slots
 
 
-def appended(parts: Sequence[Part], page_size: int) -> tuple[Ints, Ints]:
-    """Positions and slots of the parts' new rows, one part after the other."""
-    positions = [np.arange(part.start, part.end, dtype=np.int32) for part in parts]
-    slots = [
-        slots_of(np.asarray(part.pages, np.int32), at, page_size)
-        for part, at in zip(parts, positions, strict=True)
-    ]
-    return np.concatenate(positions), np.concatenate(slots)
+def page_table(parts: Sequence[Part]) -> Ints:
+    """Each part's pages [parts, most pages], zeros behind them."""
+    table = np.zeros((len(parts), max(len(part.pages) for part in parts)), np.int32)
+    for row, part in zip(table, parts, strict=True):
+        row[: len(part.pages)] = part.pages
+    return table
+
+
+def appended(parts: Sequence[Part], table: Ints, page_size: int) -> tuple[Ints, Ints]:
+    """Positions and slots of the parts' new rows, one part after the other; table [>= parts, ..]"""
+    counts = np.array([part.num_rows for part in parts])
+    starts = np.array([part.start for part in parts], np.int32) - (counts.cumsum() - counts)
+    part = np.repeat(np.arange(len(parts)), counts)
+    positions = (starts[part] + np.arange(len(part))).astype(np.int32)
+    slots: Ints = table[part, positions // page_size] * page_size + positions % page_size
+    return positions, slots
 
 
 def edges(rule: Visibility, start: Ints, positions: Ints) -> tuple[Ints, Ints]:
@@ -66,8 +74,9 @@ class Bucket:
         self._sent = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
         self._table = torch.zeros(batch, pages, dtype=torch.int32, device=device)
         self._known: list[list[int]] = [[] for _ in range(batch)]
-        hidden = config.hidden_size
-        self.projected = torch.zeros(self.room, hidden, dtype=model.dtype, device=device)
+        shape = (self.room, config.hidden_size)
+        self._host_rows = torch.zeros(shape, dtype=model.dtype, pin_memory=pin)
+        self.projected = torch.zeros(shape, dtype=model.dtype, device=device)
         on_host, on_device = (
             [t.view(s) for t, s in zip(torch.split(x, sizes), self._shapes, strict=True)]
             for x in (self._host, self._sent)
@@ -145,5 +154,13 @@ class Bucket:
         slots[:] = -1
         if rows is not None and len(rows):
             n = len(rows)
-            positions[:n], slots[:n] = appended(parts, self._page_size)
-            self.projected[:n].copy_(rows, non_blocking=True)
+            table = self._host_table.numpy()
+            positions[:n], slots[:n] = appended(parts, table, self._page_size)
+            here = rows if rows.is_cuda else _copied(rows, self._host_rows[:n])
+            self.projected[:n].copy_(here, non_blocking=True)
+
+
+def _copied(rows: Tensor, to: Tensor) -> Tensor:
+    """`to` with the bytes of rows; torch's own copy would wake a thread on every core."""
+    np.copyto(to.view(torch.int16).numpy(), rows.view(torch.int16).numpy())
+    return to

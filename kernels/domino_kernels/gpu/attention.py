@@ -92,19 +92,17 @@ def _merge_kernel(tiles, partial, mass, out, splits, HEADS: tl.constexpr, GROUP:
     KV: tl.constexpr = HEADS // GROUP
     tile, kv_head, packed = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     s, d = tl.arange(0, S), tl.arange(0, DP)
-    count = tl.load(tiles + tile * 3 + 1)
-    row = tl.load(tiles + tile * 3) + packed // GROUP
     after_previous(PDL)
+    count = tl.load(tiles + tile * 3 + 1)
     if packed < count * GROUP:
+        row = tl.load(tiles + tile * 3) + packed // GROUP
         piece = (tile * KV + kv_head) * splits + s
         top = tl.load(mass + piece * (2 * M) + packed, s < splits, -float("inf"))
         total = tl.load(mass + piece * (2 * M) + M + packed, s < splits, 0.0)
-        at = partial + piece.to(tl.int64)[:, None] * (M * DP) + packed * DP + d[None, :]
-        # not behind the masses, whose zeros mark what was never written
-        acc = tl.load(at, (s < splits)[:, None] & (d < D)[None, :], 0.0)
-        acc = tl.where((total > 0.0)[:, None], acc, 0.0)
         highest = tl.max(top, axis=0)
         share = tl.where(total > 0.0, tl.exp2(top - highest), 0.0)
+        at = partial + piece.to(tl.int64)[:, None] * (M * DP) + packed * DP + d[None, :]
+        acc = tl.load(at, (total > 0.0)[:, None] & (d < D)[None, :], 0.0)
         mixed = tl.sum(acc * share[:, None], axis=0)
         whole = tl.sum(share * total, axis=0)
         value = mixed / tl.where(whole > 0.0, whole, 1.0)

@@ -70,7 +70,7 @@ class Traffic:
             if self._kept[i] > FULL:
                 self._kept[i] = 0
             most = self.rng.choice((1, config.block_size, 20))
-            count = self.rng.randrange(0 if self._kept[i] else 1, most + 1)
+            count = self.rng.randrange(most + 1) if self._kept[i] else self.rng.randrange(8, 20)
             part = Part(
                 mode=self._modes[i],
                 pages=self._pages[i],

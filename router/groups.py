@@ -80,9 +80,10 @@ class VerifyGroups:
         """
         await asyncio.wait({self._target}, timeout=timeout_s)
         if not self._target.done():
+            known = ", ".join(self._groups) or "an unknown address"
             raise StartError(
-                f"the verify service at {', '.join(self._groups)} did not answer within "
-                f"{timeout_s:g} s ({self._why()}); start it first or raise --startup-timeout-s"
+                f"the verify service at {known} did not answer within {timeout_s:g} s "
+                f"({self._why()}); start it first or raise --startup-timeout-s"
             )
         return self._target.result()
 

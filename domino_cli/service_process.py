@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -36,7 +36,9 @@ class ServiceProcess:
         *,
         events: "queue.SimpleQueue[Event]",
         say: Say,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """environment: variables beside our own."""
         self.name = name
         self.log: deque[str] = deque(maxlen=LAST_LINES)
         self._events = events
@@ -48,7 +50,7 @@ class ServiceProcess:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
             start_new_session=True,
         )
         assert self._process.stdout is not None and self._process.stderr is not None

@@ -7,7 +7,7 @@ with Stack(StackConfig(target=folder, draft=folder)) as stack:
 import importlib.util
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +15,10 @@ from typing import Self
 
 from domino_cli.errors import CommandError
 from domino_cli.progress import Say, clear, overwrite, say
+from domino_cli.rank_processes import rank_variables
 from domino_cli.service_process import Event, ServiceProcess
 
+RANK = "rank"  # names of the processes beside `verify` that hold the target with it
 GRACE_S = 35.0  # a little more than the services give running requests
 
 
@@ -25,6 +27,7 @@ class StackConfig:
     """What to start. None leaves a setting to the services' own default.
 
     draft: None runs the target alone (plain decoding, two processes).
+    tp: processes that hold the target together, on a GPU each; the first is `verify`.
     port: the router's; the other two take free ports.
     """
 
@@ -41,6 +44,8 @@ class StackConfig:
     timeline: Path | None = None
     synthetic_acceptance: str | None = None
     use_generation_config: bool | None = None
+    deterministic: bool | None = None
+    tp: int = 1
     host: str = "127.0.0.1"
     port: int = 0
     ready_timeout_s: float = 900.0
@@ -64,6 +69,7 @@ class StackConfig:
                 {
                     "width": self.width,
                     "max_sequences": self.max_sequences,
+                    "deterministic": self.deterministic,
                     "timeline": self.timeline,
                     "benchmark": True if self.synthetic_acceptance else None,
                     "benchmark_synthetic_acceptance": self.synthetic_acceptance,
@@ -131,8 +137,8 @@ class Stack:
         try:
             if self.config.draft is not None:
                 self._start("draft", "draft_service", self.config.draft_flags())
-            self._start("verify", "verify_service", self.config.verify_flags())
-            self._await_ready(list(self._services))
+            self._start_verify()
+            self._await_ready([name for name in self._services if not name.startswith(RANK)])
             self._start("router", "router", self.config.router_flags(self.addresses))
             self._await_ready(["router"])
         except BaseException:
@@ -153,9 +159,10 @@ class Stack:
         return {name: service.pid for name, service in self._services.items()}
 
     def summary(self) -> str:
-        """One line per service: name, address, process id."""
+        """One line per process: name, address, process id."""
         return "\n".join(
-            f"{name:<7} {self.addresses[name]:<21} pid {pid}" for name, pid in self.pids().items()
+            f"{name:<7} {self.addresses.get(name, ''):<21} pid {pid}"
+            for name, pid in self.pids().items()
         )
 
     def wait(self) -> None:
@@ -179,10 +186,23 @@ class Stack:
                 service.kill()
         self._services.clear()
 
-    def _start(self, name: str, module: str, arguments: Sequence[str]) -> None:
+    def _start_verify(self) -> None:
+        """The first rank last, so that it is stopped before those that it tells to end."""
+        ranks = rank_variables(self.config.tp) if self.config.tp > 1 else [{}]
+        for rank in reversed(range(len(ranks))):
+            name = f"{RANK}{rank}" if rank else "verify"
+            self._start(name, "verify_service", self.config.verify_flags(), ranks[rank])
+
+    def _start(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         relay = self.say if self.config.show_logs else _discard
         self._services[name] = ServiceProcess(
-            name, module, arguments, events=self._events, say=relay
+            name, module, arguments, events=self._events, say=relay, environment=environment
         )
 
     def _await_ready(self, names: Sequence[str]) -> None:

@@ -20,6 +20,8 @@ STACK_FLAGS = (
     "max_sequences",
     "domino_candidates",
     "use_generation_config",
+    "deterministic",
+    "tp",
 )
 NEED_DRAFT = ("width", "domino_candidates")
 DTYPES = {
@@ -68,6 +70,18 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         "the same proposals from fewer bytes on a GPU",
     )
 
+    group.add_argument(
+        "--tp",
+        type=positive,
+        metavar="N",
+        help="processes that hold the target together, each on a GPU of its own (default: 1)",
+    )
+    group.add_argument(
+        "--deterministic",
+        action="store_true",
+        default=None,
+        help="on a GPU: output has the same bits whatever else runs, speculative or plain; slower",
+    )
     parser.set_defaults(use_generation_config=None)
 
 
@@ -135,6 +149,8 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
         max_sequences=args.max_sequences,
         domino_candidates=args.domino_candidates,
         use_generation_config=args.use_generation_config,
+        deterministic=args.deterministic,
+        tp=args.tp or 1,
         show_logs=show_logs,
     )
 

@@ -31,9 +31,9 @@ def case(*, heads, kv, dim, page, spans, width, window=None, seed=0):
     )
     return torch.randn(rows, heads, dim, generator=rng), (k, v), queries
 
-def check(splits, least, **sizes):
+def check(splits, least, merged=0, **sizes):
     q, kv, queries = case(**sizes)
-    out = paged_attention(q, kv, queries, splits=splits, least=least)
+    out = paged_attention(q, kv, queries, splits=splits, least=least, merged=merged)
     kv = tuple(x.nan_to_num(0.0) for x in kv)
     wanted = attention_reference(q, kv, queries).float()
     for first, count, _ in queries.tiles.tolist():
@@ -49,6 +49,10 @@ RUNS = {
     "wide": "check(2, 32, heads=8, kv=1, dim=20, page=32, spans=[(40, 17)], width=17)",
     "window": "check(2, 32, heads=2, kv=1, dim=16, page=16, spans=[(90, 2), (3, 1)], width=2, "
     "window=20)",
+    "merged_in_one_order": "check(2, 32, merged=7, heads=4, kv=2, dim=16, page=16, "
+    "spans=[(33, 3), (2, 1)], width=3)",
+    "one_part_merged": "check(1, 64, merged=7, heads=2, kv=1, dim=16, page=16, spans=[(9, 2)], "
+    "width=2)",
     "more_splits_than_keys": "check(8, 32, heads=6, kv=1, dim=16, page=16, spans=[(40, 1)], "
     "width=1)",
 }

@@ -118,8 +118,68 @@ torch.testing.assert_close(out, wanted, atol=1e-4, rtol=1e-4)
 """
 
 
+FIXED = """
+from domino_kernels.gpu.few_rows import GatedLinear, GpuLinear, fixed_tilings
+from domino_kernels.gpu.linear import linear_reference
+
+rng = torch.Generator().manual_seed(6)
+for features, width in ((64, 96), (70, 50)):
+    w = torch.randn(features, width, generator=rng)
+    layer = GpuLinear(w, fixed=True)
+    for rows in (1, 17):
+        x = torch.randn(rows, width, generator=rng)
+        found = layer(x).double().sum(0)
+        torch.testing.assert_close(found, linear_reference(x, w), atol=1e-4, rtol=1e-4)
+        out = torch.full((rows, features), torch.nan)
+        assert layer(x, out).data_ptr() == out.data_ptr() and not out.isnan().any()
+for shape in ((6144, 4096), (1536, 576), (576, 1536), (49152, 576), (151936, 4096), (4096, 12288)):
+    found = fixed_tilings(*shape, 2).values()
+    assert len({(t.columns, t.depth, t.splits) for t in found}) == 1, "one order of additions"
+    assert max(t.rows for t in found) == 128 and all(t.fits(*shape) for t in found)
+"""
+
+BETWEEN = """
+from domino_kernels.gpu.add_parts import add_parts, add_parts_reference
+from domino_kernels.gpu.advance import advance
+from domino_kernels.gpu.accept import greedy_accept, greedy_accept_reference
+
+rng = torch.Generator().manual_seed(7)
+parts = torch.randn(3, 5, 700, generator=rng)
+torch.testing.assert_close(add_parts(parts, parts.dtype), add_parts_reference(parts))
+room = torch.full((5, 700), torch.nan)
+torch.testing.assert_close(add_parts(parts, parts.dtype, room), add_parts_reference(parts))
+assert add_parts(parts[:1], parts.dtype).data_ptr() == parts.data_ptr()
+assert torch.equal(add_parts(parts[:1], parts.dtype, room), parts[0])
+
+# two halves of a vocabulary, the second one larger: the choices of the whole
+logits = torch.randn(6, 201, generator=rng)
+logits[1, 100] = logits[1, 150] = 7.0
+logits[2, 3] = logits[2, 180] = 8.0
+logits[4, 120] = torch.nan
+ids = torch.randint(201, (3, 2), generator=rng).int()
+counts = torch.tensor([2, 2, 1], dtype=torch.int32)
+kept = []
+greedy_accept(logits[:, :100].contiguous(), ids, counts, highest=lambda k: kept.append(k) or k)
+found = greedy_accept(
+    logits[:, 100:].contiguous(), ids, counts, first=100,
+    highest=lambda keys: torch.maximum(keys, kept[0]),
+)
+wanted = greedy_accept_reference(logits.nan_to_num(torch.inf), ids, counts)
+assert torch.equal(found, wanted), (found, wanted)
+assert found[2, 0] == -1 and found[0, 3] == 100 and found[1, 2] == 3
+
+index = torch.tensor([[5, 6, 7], [11, 0, 3], [43, -1, 15], [12, 0, 4]], dtype=torch.int32)
+out = torch.tensor([[0, 91, 91], [0, 92, 92], [0, 93, 93]], dtype=torch.int32)
+table = torch.tensor([[9, 8, 10, 2], [0, 0, 0, 0], [3, 6, 0, 0]], dtype=torch.int32)
+advance(out, table, index, 4)
+assert index.tolist() == [[91, 6, 93], [12, 0, 4], [8, -1, 24], [13, 0, 5]], index
+"""
+
+
 @pytest.mark.parametrize(
-    "script", [NORM, ROPE, SILU, ACCEPT, LINEAR], ids=["norm", "rope", "silu", "accept", "linear"]
+    "script",
+    [NORM, ROPE, SILU, ACCEPT, LINEAR, FIXED, BETWEEN],
+    ids=["norm", "rope", "silu", "accept", "linear", "fixed", "between"],
 )
 def test_kernels_equal_their_references(script: str) -> None:
     """A row, slot, part or tie taken wrongly shows nowhere but in the model's answers."""

@@ -23,6 +23,7 @@ from serving.errors import Draining, Overloaded, PeerUnavailable, ServingError
 _log = logging.getLogger(__name__)
 
 MAX_LOSSES: Final = 3  # of one request; it may be what breaks them
+FIRST_WAIT_S: Final = 5.0  # of a request that has not begun, at most
 _RETRY_S: Final = 0.2
 
 # Delivers an event to the client; False ends the request.
@@ -32,7 +33,8 @@ Deliver = Callable[[pb.VerifyServiceGenerateResponse], Awaitable[bool]]
 class Failover:
     """The groups and drafts that requests of this router run on.
 
-    wait_s: how long a request that has begun waits for a group, when none can take it.
+    wait_s: how long a request that has begun waits for a group, when none can take it. One that
+    has not waits FIRST_WAIT_S at most, and not at all where all are full.
     """
 
     def __init__(self, groups: VerifyGroups, seats: DraftSeats | None, wait_s: float) -> None:
@@ -125,11 +127,12 @@ class Course:
         if self._failover.groups.usable(self._refused):
             _log.warning("request %s goes to another group: %s", work.request_id, error)
             return
-        if not self._history.ids:
+        begun, wait_s = bool(self._history.ids), self._failover.wait_s
+        if isinstance(error, Overloaded) and not begun:
             raise error
         if self._wait_until is None:
             _log.warning("request %s waits for a group: %s", work.request_id, error)
-            self._wait_until = now + self._failover.wait_s
+            self._wait_until = now + (wait_s if begun else min(wait_s, FIRST_WAIT_S))
         if now >= self._wait_until:
             raise error
         self._refused.clear()

@@ -42,7 +42,7 @@ CHANNEL_OPTIONS: Final[tuple[Option, ...]] = (
     *keepalive(_KEEPALIVE_MS),
     # gRPC's own backoff grows to two minutes, far longer than a service takes to come back.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     # Services talk to each other directly, whatever proxy the environment names for the web.
     ("grpc.enable_http_proxy", 0),
 )

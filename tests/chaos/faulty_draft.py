@@ -54,7 +54,11 @@ class FaultyDraft(draft_pb2_grpc.DraftServiceServicer):
         self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext
     ) -> Iterator[draft_pb2.StepResponse]:
         stream = self._real.Step(request_iterator)
-        context.add_callback(stream.cancel)
+
+        def end() -> None:
+            stream.cancel()
+
+        context.add_callback(end)
         for answer in stream:
             yield from self.fault(answer)
 

@@ -3,16 +3,13 @@
 The tokenizer has one token per byte, so that characters and stop strings span tokens and steps.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
 
 from domino_client import Client, Completion, RequestArgs
+from tests.chaos.tokenizer import save_tokenizer
 from tests.recorded_models import BLOCK
 from tests.router.router_process import running_router
 from tests.services.served import Verify, serve_draft, serve_verify
@@ -37,19 +34,6 @@ ARGS: RequestArgs = {
 class Stack:
     client: Client
     verify: Verify
-
-
-def save_tokenizer(folder: Path) -> Path:
-    """256 bytes and an end token: the 257 ids of the recorded target."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate(alphabet)}
-    model = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = decoders.ByteLevel()
-    model.add_special_tokens(["<end>"])
-    model.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,106 @@
+"""`python -m tests.chaos`: the long form; prints the goals' figures and keeps them as JSON."""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.campaign import campaign
+
+from benchmarks.provenance import Origin, cpu
+from tests.chaos.cancels import storm
+from tests.chaos.cluster import cluster
+from tests.chaos.figures import figures, table
+from tests.chaos.kills import kill_drafts, kill_router, kill_verifies
+from tests.chaos.overload import flood
+from tests.chaos.rolling import update_all
+from tests.chaos.soak import soak
+from tests.chaos.tokenizer import save_tokenizer
+from tests.chaos.traffic import Case, known_cases
+
+Run = Callable[[Path, Sequence[Case], argparse.Namespace], dict[str, Any]]
+ROOM = {"max_sequences": 8, "max_waiting": 16}  # so that waiting and being refused happen
+
+
+def _draft_kill(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
+    with cluster(tokenizer, **ROOM) as services:
+        kills = kill_drafts(services, cases, args.draft_streams, args.seed).as_json()
+        return {**kills, "leaks": services.leaks()}
+
+
+def _verify_kill(
+    tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace
+) -> dict[str, Any]:
+    with cluster(tokenizer, **ROOM) as services:
+        kills = kill_verifies(services, cases, args.verify_streams, args.seed).as_json()
+        return {**kills, "leaks": services.leaks()}
+
+
+def _cancels(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
+    with cluster(tokenizer, **ROOM) as services:
+        return {
+            **storm(services, cases, args.cancels, args.seed),
+            "overload": flood(services, cases, 100),
+            "router_killed": kill_router(services, cases),
+        }
+
+
+def _rolling(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
+    with cluster(tokenizer, routers=2, **ROOM) as services:
+        return update_all(services, cases, args.seed)
+
+
+def _soak(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
+    with cluster(tokenizer, drafts=2, **ROOM) as services:
+        return soak(services, cases, args.soak_s, args.seed)
+
+
+def _fuzz(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
+    return campaign(args.messages, args.seed)
+
+
+RUNS: dict[str, Run] = {
+    "draft_kill": _draft_kill,
+    "verify_kill": _verify_kill,
+    "cancels": _cancels,
+    "rolling": _rolling,
+    "fuzz": _fuzz,
+    "soak": _soak,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 when every goal that was run is met."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"of {', '.join(RUNS)}; all if none")
+    parser.add_argument("--draft-streams", type=int, default=200)
+    parser.add_argument("--verify-streams", type=int, default=100)
+    parser.add_argument("--cancels", type=int, default=2000)
+    parser.add_argument("--messages", type=int, default=100_000, help="fuzzed messages of each RPC")
+    parser.add_argument("--soak-s", type=float, default=1800.0, help="seconds of the soak")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="file for the results")
+    args = parser.parse_args(argv)
+    if unknown := set(args.runs) - set(RUNS):
+        parser.error(f"unknown runs {', '.join(sorted(unknown))}; known: {', '.join(RUNS)}")
+    line = " ".join(["python -m tests.chaos", *(sys.argv[1:] if argv is None else argv)])
+    origin, results, cases = Origin.at_start(line), {}, known_cases(16, args.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = save_tokenizer(Path(folder))
+        for name in args.runs or RUNS:
+            results[name] = RUNS[name](tokenizer, cases, args)
+            print(f"{name}: {json.dumps(results[name])}", flush=True)
+    found = figures(results, origin, args)
+    print(table(found))
+    if args.json:
+        kept = {"benchmark": "chaos", **origin.at_end(), "cpu": cpu().as_json()}
+        kept |= {"figures": found, "results": results}
+        args.json.write_text(json.dumps(kept, indent=1) + "\n")
+    return int(any(not figure["met"] for figure in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

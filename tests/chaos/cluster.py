@@ -1,0 +1,170 @@
+"""Verify groups, drafts and routers as processes with fixed ports, to be killed and restarted."""
+
+import os
+import queue
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from domino_cli.service_process import Event, ServiceProcess
+from domino_cli.stack import flags
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2, verify_pb2_grpc
+from serving.channel import channel
+from tests.recorded_models import DOMINO_SHIFT, TARGET
+
+START_S: Final = 180.0
+END_S: Final = 90.0
+CALL_S: Final = 30.0
+MODELS: Final = {"target": TARGET, "draft": DOMINO_SHIFT, "threads": 1, "page_size": 16}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@dataclass(slots=True)
+class Member:
+    """One place in the cluster; its process may come and go."""
+
+    module: str
+    options: dict[str, object]
+    port: int = field(default_factory=free_port)
+    process: ServiceProcess | None = None
+    starts: int = 0
+    log: list[str] = field(default_factory=list)
+    _events: "queue.SimpleQueue[Event]" = field(default_factory=queue.SimpleQueue)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Does not wait."""
+        self.starts += 1
+        self._events = queue.SimpleQueue()
+        options = {**self.options, "port": self.port}
+        self.process = ServiceProcess(
+            self.module, self.module, flags(options), events=self._events, say=self.log.append
+        )
+
+    def await_ready(self) -> None:
+        event = self._events.get(timeout=START_S)
+        assert event.address is not None, self.log[-20:]
+
+    def kill(self) -> None:
+        """As a crash or the out-of-memory killer does it."""
+        self.send(signal.SIGKILL)
+        self.await_end()
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def await_end(self) -> int:
+        code = self._events.get(timeout=END_S).exit_code
+        assert code is not None, "it got ready instead of ending"
+        assert self.process is not None
+        self.process.stop(END_S)
+        self.process = None
+        return code
+
+    def restart(self) -> None:
+        """Drains it, as an update does, and starts the next one."""
+        self.send(signal.SIGTERM)
+        code = self.await_end()
+        assert code == 0, self.log[-20:]
+        self.start()
+        self.await_ready()
+
+    def usage(self) -> dict[str, int]:
+        """Resident KiB, open files and threads."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        return {
+            "rss_kib": int(found["VmRSS"].split()[0]),
+            "files": len(os.listdir(f"/proc/{self.pid}/fd")),
+            "threads": int(found["Threads"]),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Every router knows all verify groups and drafts."""
+
+    verifies: list[Member]
+    drafts: list[Member]
+    routers: list[Member]
+
+    def members(self) -> list[Member]:
+        return [*self.drafts, *self.verifies, *self.routers]
+
+    def held(self) -> dict[str, int]:
+        """What requests hold at all services that run; zeros when nothing leaks."""
+        found = dict.fromkeys(("requests", "pages", "waiting_for_draft", "sessions", "seats"), 0)
+        for member in self.verifies:
+            with channel(member.address) as calls:
+                stub = verify_pb2_grpc.VerifyServiceStub(calls)
+                verify = stub.GetLoads(verify_pb2.GetLoadsRequest(), timeout=CALL_S)
+            found["requests"] += verify.running + verify.waiting
+            found["pages"] += verify.kv_pages_used
+            found["waiting_for_draft"] += verify.waiting_for_draft
+        for member in self.drafts:
+            with channel(member.address) as calls:
+                request = draft_pb2.DraftServiceGetLoadsRequest()
+                draft = draft_pb2_grpc.DraftServiceStub(calls).GetLoads(request, timeout=CALL_S)
+            found["sessions"] += draft.sessions
+            found["seats"] += draft.reserved
+            found["pages"] += draft.kv_pages_used
+        return found
+
+    def leaks(self) -> dict[str, int]:
+        """What is still held when nobody asks for anything any more; tickets expire after 10 s."""
+        held = until(lambda: not any(self.held().values()), 40.0)
+        return {} if held else {name: count for name, count in self.held().items() if count}
+
+
+def until(holds: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether it came to hold in time."""
+    end = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@contextmanager
+def cluster(
+    tokenizer: Path, *, verifies: int = 2, drafts: int = 1, routers: int = 1, **verify: object
+) -> Iterator[Cluster]:
+    """Running services; `verify` are options of the verify groups."""
+    groups = [Member("verify_service", {**MODELS, **verify}) for _ in range(verifies)]
+    seats = [Member("draft_service", {**MODELS, "max_sessions": 64}) for _ in range(drafts)]
+    front = {
+        "target": tokenizer,
+        "verify": ",".join(member.address for member in groups),
+        "draft": ",".join(member.address for member in seats),
+        "notice_s": 2.0,
+    }
+    members = Cluster(groups, seats, [Member("router", dict(front)) for _ in range(routers)])
+    try:
+        for member in members.members():
+            member.start()
+        for member in members.members():
+            member.await_ready()
+        yield members
+    finally:
+        for member in members.members():
+            if member.process:
+                member.process.kill()
+                member.process.stop(END_S)

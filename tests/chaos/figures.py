@@ -1,0 +1,63 @@
+"""Results of the chaos runs in, the figures that have goals out."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.provenance import Origin, cpu, versions
+from benchmarks.text_table import text_table
+
+Result = Mapping[str, Any]
+
+
+def figures(
+    results: Mapping[str, Result], origin: Origin, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Of the runs that were made; a goal holds for a run of that length."""
+    found: list[dict[str, Any]] = []
+
+    def add(id_: str, value: float, unit: str, goal: float, *, lower: bool, also: bool) -> None:
+        met = bool((value <= goal if lower else value >= goal) and also)
+        kept = {"id": id_, "value": value, "unit": unit, "goal": goal, "lower_is_better": lower}
+        kept |= {"hardware": str(cpu()), "date": origin.date, "versions": versions()}
+        found.append({**kept, "command": origin.command, "met": met})
+
+    if run := results.get("draft_kill"):
+        unit = f"streams identical of {run['streams']}, {run['hit']} of them hit"
+        in_time, clean = run["longest_gap_s"] <= 1.0, not run["leaks"]
+        add(
+            *("chaos_draft_kill_identical", run["identical"], unit, args.draft_streams),
+            lower=False,
+            also=in_time and clean,
+        )
+    if run := results.get("verify_kill"):
+        unit = f"streams identical of {run['streams']}, {run['hit']} of them hit"
+        goal = args.verify_streams
+        clean = not run["leaks"]
+        add("chaos_verify_kill_identical", run["identical"], unit, goal, lower=False, also=clean)
+    if run := results.get("cancels"):
+        leaks = sum(run["leaks"].values()) + run["neighbours_wrong"]
+        unit = f"held after {run['cancels']} cancels, wrong neighbours added"
+        add("chaos_cancel_leaks", leaks, unit, 0, lower=True, also=run["cancels"] >= args.cancels)
+    if run := results.get("fuzz"):
+        bad, least = sum(map(len, run["failures"].values())), min(run["messages"].values())
+        unit = f"crashes and hangs, at least {least} messages an RPC"
+        add("fuzz_failures", bad, unit, 0, lower=True, also=least >= args.messages)
+    if run := results.get("soak"):
+        flat = all(one["is_flat"] for one in run["memory"]) and not run["leaks"]
+        unit = f"wrong answers of {run['requests']} in {run['seconds']} s"
+        also = flat and not run["failed"]
+        add("soak_wrong_tokens", run["wrong"], unit, 0, lower=True, also=also)
+    if run := results.get("rolling"):
+        unit, clean = f"of {run['requests']} requests", not (run["wrong"] or run["leaks"])
+        add("rolling_update_failed_requests", run["failed"], unit, 0, lower=True, also=clean)
+    return found
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> str:
+    """For people."""
+    rows = [
+        [f["id"], f"{f['value']:g}", f["unit"], f"{f['goal']:g}", "yes" if f["met"] else "NO"]
+        for f in found
+    ]
+    return text_table(["id", "value", "", "goal", "met"], rows)

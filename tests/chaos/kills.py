@@ -1,0 +1,107 @@
+"""Services killed with -9 while streams run: every stream finishes, and finishes identical."""
+
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from domino_client import Client, RequestArgs
+from serving.errors import PeerUnavailable
+from tests.chaos.cluster import Cluster, Member, until
+from tests.chaos.traffic import Answer, Case, ask, wave
+
+WAVE = 16  # streams at once
+STEP_BUDGET_S = 1.0  # verify's --draft-step-s, its default
+
+
+@dataclass(slots=True)
+class Kills:
+    """Streams of all waves; hit: a token had come and more were due when the service died.
+
+    longest_gap_s: between two chunks of a stream, within one step budget after its draft died.
+    """
+
+    streams: int = 0
+    identical: int = 0
+    hit: int = 0
+    kills: int = 0
+    longest_gap_s: float = 0.0
+    errors: tuple[str, ...] = ()
+
+    def add(self, answers: Sequence[Answer], moment: float) -> None:
+        hit = [answer for answer in answers if answer.ran_at(moment)]
+        self.streams += len(answers)
+        self.identical += sum(answer.is_identical for answer in answers)
+        self.hit += len(hit)
+        self.kills += 1
+        gaps = [answer.longest_gap(moment, moment + STEP_BUDGET_S) for answer in hit]
+        self.longest_gap_s = round(max([self.longest_gap_s, *gaps]), 3)
+        self.errors += tuple(str(answer.error) for answer in answers if answer.error)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def kill_drafts(cluster: Cluster, cases: Sequence[Case], streams: int, seed: int) -> Kills:
+    """The only draft dies in each wave and is started again, which requests find by themselves."""
+    return _kill(cluster, cluster.drafts, cases, streams, seed)
+
+
+def kill_verifies(cluster: Cluster, cases: Sequence[Case], streams: int, seed: int) -> Kills:
+    """One of the verify groups dies in each wave; its streams go on at another."""
+    return _kill(cluster, cluster.verifies, cases, streams, seed)
+
+
+def _kill(
+    cluster: Cluster, victims: Sequence[Member], cases: Sequence[Case], streams: int, seed: int
+) -> Kills:
+    rng, kills = random.Random(seed), Kills()
+    with Client(cluster.routers[0].address) as client:
+        while kills.streams < streams:
+            victim = victims[kills.kills % len(victims)]
+            chosen = [rng.choice(cases) for _ in range(min(WAVE, streams - kills.streams))]
+            when = rng.randrange(len(chosen), 12 * len(chosen))
+            kills.add(*wave(client, chosen, when, lambda: _strike(victim)))  # noqa: B023
+            victim.await_ready()
+            _until_used(client, cluster, cases[0])
+    return kills
+
+
+def _strike(victim: Member) -> float:
+    moment = time.monotonic()
+    victim.kill()
+    victim.start()
+    return moment
+
+
+def _until_used(client: Client, cluster: Cluster, case: Case) -> None:
+    """Returns when requests reach every group, and are drafted for, again."""
+    groups = len(cluster.verifies)
+
+    def all_used() -> bool:
+        with ThreadPoolExecutor(groups) as pool:
+            answers = list(pool.map(lambda _: ask(client, case), range(groups)))
+        return all(a.completion and a.completion.speculation.proposed_tokens for a in answers)
+
+    assert until(all_used, 60.0), "a service that came back is not used"
+
+
+def kill_router(cluster: Cluster, cases: Sequence[Case]) -> dict[str, Any]:
+    """Clients see UNAVAILABLE; a retry gives the same answer, and nothing stays behind."""
+    router, case = cluster.routers[0], cases[0]
+    named = Case(case.args | RequestArgs(request_id="again"), case.expected)
+    with Client(router.address) as client:
+        answers, _ = wave(client, [named, *cases[1:4]], 8, lambda: _strike(router))
+    cut = [answer for answer in answers if answer.error]
+    router.await_ready()
+    with Client(router.address) as client:
+        retried = [ask(client, answer.case) for answer in cut]
+    return {
+        "streams": len(answers),
+        "cut_with_unavailable": sum(isinstance(a.error, PeerUnavailable) for a in cut),
+        "wrong": sum(answer.is_wrong for answer in answers),
+        "retried_identical": sum(answer.is_identical for answer in retried),
+        "leaks": cluster.leaks(),
+    }

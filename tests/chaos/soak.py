@@ -1,0 +1,125 @@
+"""Everything that can go wrong, at random, for a while: no wrong token, no lost stream, no growth.
+
+Half of the services are victims; the others live through all of it and tell whether memory grows.
+"""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from domino_client import Client
+from tests.chaos.cancels import leave
+from tests.chaos.cluster import Cluster, Member
+from tests.chaos.traffic import Case, Traffic
+
+CLIENTS = 6
+SAMPLE_S = 5.0
+LEAVERS = 12
+GROWTH = 1.05  # of resident memory from the second third to the last, beside ALLOWED_KIB
+ALLOWED_KIB = 8192
+
+
+class Monkey:
+    """What it does, one thing after another; `counts` tells how often."""
+
+    def __init__(self, cluster: Cluster, cases: Sequence[Case], seed: int) -> None:
+        self._cluster, self._cases, self._rng = cluster, cases, random.Random(seed)
+        self._draft, self._verify = cluster.drafts[0], cluster.verifies[0]
+        self.counts: dict[str, int] = {}
+
+    def act(self) -> None:
+        acts: dict[str, Callable[[], None]] = {
+            "draft killed": lambda: self._kill(self._draft),
+            "verify killed": lambda: self._kill(self._verify),
+            "draft hung": lambda: self._hang(self._draft),
+            "verify hung": lambda: self._hang(self._verify),
+            "draft updated": self._draft.restart,
+            "verify updated": self._verify.restart,
+            "clients left": self._leave,
+        }
+        name = self._rng.choice(list(acts))
+        acts[name]()
+        self.counts[name] = self.counts.get(name, 0) + 1
+        time.sleep(self._rng.uniform(0.5, 2.0))
+
+    def _kill(self, member: Member) -> None:
+        member.kill()
+        time.sleep(self._rng.uniform(0, 2))
+        member.start()
+        member.await_ready()
+
+    def _hang(self, member: Member) -> None:
+        member.send(signal.SIGSTOP)
+        time.sleep(self._rng.uniform(0.1, 4))
+        member.send(signal.SIGCONT)
+
+    def _leave(self) -> None:
+        with Client(self._cluster.routers[0].address) as client:
+            for _ in range(LEAVERS):
+                leave(client, self._rng, self._cases)
+
+
+class Memory:
+    """Samples of the survivors; a context manager."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members, self._stop = members, threading.Event()
+        self.samples: list[list[int]] = [[] for _ in members]
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Memory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [
+            {"service": member.module, "rss_kib": samples, "is_flat": is_flat(samples)}
+            for member, samples in zip(self._members, self.samples, strict=True)
+        ]
+
+    def _run(self) -> None:
+        while not self._stop.wait(SAMPLE_S):
+            for member, samples in zip(self._members, self.samples, strict=True):
+                samples.append(member.usage()["rss_kib"])
+
+
+def is_flat(samples: Sequence[int]) -> bool:
+    """Whether the last third's mean is no more than a little above the second's."""
+    third = len(samples) // 3
+    if not third:
+        return True
+    middle, last = samples[third : 2 * third], samples[-third:]
+    return sum(last) / third <= GROWTH * sum(middle) / third + ALLOWED_KIB
+
+
+def soak(cluster: Cluster, cases: Sequence[Case], seconds: float, seed: int) -> dict[str, Any]:
+    """Needs two verify groups and two drafts."""
+    monkey, began = Monkey(cluster, cases, seed), time.monotonic()
+    survivors = [cluster.drafts[1], cluster.verifies[1], cluster.routers[0]]
+    with (
+        Client(cluster.routers[0].address) as client,
+        Memory(survivors) as memory,
+        Traffic(lambda: client, cases, CLIENTS, seed) as traffic,
+    ):
+        while time.monotonic() - began < seconds:
+            monkey.act()
+    failed = traffic.failed()
+    tokens = sum(len(answer.ids) for answer in traffic.answers)
+    return {
+        "seconds": round(time.monotonic() - began),
+        "requests": len(traffic.answers),
+        "tokens": tokens,
+        "wrong": len(traffic.wrong()),
+        "failed": len(failed),
+        "errors": sorted({str(answer.error)[:200] for answer in failed}),
+        "events": monkey.counts,
+        "memory": memory.as_json(),
+        "leaks": cluster.leaks(),
+    }

@@ -1,0 +1,76 @@
+"""The short form of `make chaos`: real processes that die, are left, flooded and updated."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.chaos.cancels import storm
+from tests.chaos.cluster import Cluster, cluster
+from tests.chaos.kills import kill_drafts, kill_router, kill_verifies
+from tests.chaos.overload import flood
+from tests.chaos.rolling import update_all
+from tests.chaos.tokenizer import save_tokenizer
+from tests.chaos.traffic import Case, known_cases
+
+SEED = 7
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return known_cases(8, SEED, max_tokens=60)
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    tokenizer = save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+    with cluster(tokenizer, routers=2, max_sequences=8, max_waiting=16) as running:
+        yield running
+
+
+def test_a_draft_killed_costs_speed_only(services: Cluster, cases: Sequence[Case]) -> None:
+    """Prevents streams that end, stall or change when their draft dies."""
+    kills = kill_drafts(services, cases, 16, SEED)
+    assert (kills.identical, kills.errors) == (16, ())
+    assert kills.hit > 0, "it died when nobody needed it"
+    assert services.leaks() == {}
+
+
+def test_a_verify_group_killed_loses_no_token(services: Cluster, cases: Sequence[Case]) -> None:
+    """Prevents streams that end, or tokens that come twice or never, when a group dies."""
+    kills = kill_verifies(services, cases, 16, SEED)
+    assert (kills.identical, kills.errors) == (16, ())
+    assert kills.hit > 0, "it died when nobody needed it"
+    assert services.leaks() == {}
+
+
+def test_clients_that_leave_take_nothing_along(services: Cluster, cases: Sequence[Case]) -> None:
+    """Prevents a service that is full after a day of impatient clients."""
+    found = storm(services, cases, 60, SEED)
+    assert (found["leaks"], found["neighbours_wrong"]) == ({}, 0)
+    assert len(found["phases"]) >= 3, "they left in few phases only"
+    assert max(*found["more_files"].values(), *found["more_threads"].values()) <= 3
+
+
+def test_overload_is_refused_with_a_time(services: Cluster, cases: Sequence[Case]) -> None:
+    """Prevents queues without a bound, and refusals that do not say when to come back."""
+    found = flood(services, cases, 64)
+    assert found["refused_otherwise"] == []
+    assert found["identical"] == 64 - found["refused"] >= 8
+    assert found["leaks"] == {}
+
+
+def test_an_update_of_everything_fails_no_request(services: Cluster, cases: Sequence[Case]) -> None:
+    """Prevents errors for clients each time the services are updated."""
+    found = update_all(services, cases, SEED)
+    assert (found["failed"], found["wrong"], found["errors"]) == (0, 0, [])
+    assert found["leaks"] == {}
+
+
+def test_a_router_killed_frees_what_its_clients_held(
+    services: Cluster, cases: Sequence[Case]
+) -> None:
+    """Prevents requests that run for a router that is gone, and retries that differ."""
+    found = kill_router(services, cases)
+    assert found["cut_with_unavailable"] == found["retried_identical"] > 0
+    assert (found["wrong"], found["leaks"]) == (0, {})

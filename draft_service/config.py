@@ -26,6 +26,9 @@ class DraftServiceConfig(ServiceOptions):
         help="tokens the Domino correction scores a step: 0 is the exact full vocabulary, K the K "
         "best by base logits, certified gives the same proposals as 0 from fewer bytes on a GPU",
     )
+    draft_window: int = field(
+        0, help="committed positions that the draft attends to at most; 0 is all of them"
+    )
     max_sessions: int = field(64, help="sessions at once; more requests run without a draft")
     kv_tokens: int = field(32768, help="positions of draft KV cache, shared by all sessions")
     page_size: int = field(256, help="positions of a KV page")
@@ -40,8 +43,9 @@ class DraftServiceConfig(ServiceOptions):
         for name in ("max_sessions", "kv_tokens", "page_size", "max_rows"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")
-        if self.threads < 0:
-            raise OptionError("threads", self.threads, "must not be negative")
+        for name in ("threads", "draft_window"):
+            if getattr(self, name) < 0:
+                raise OptionError(name, getattr(self, name), "must not be negative")
         if self.domino_candidates != CERTIFIED and not self.domino_candidates.isdecimal():
             remedy = f"must be an integer of at least 0 or {CERTIFIED}"
             raise OptionError("domino_candidates", self.domino_candidates, remedy)

@@ -18,6 +18,7 @@ from draft_service.rollout import make_samplers
 from draft_service.seats import Seats
 from draft_service.self_test import reference_rows
 from draft_service.tables import Tables, read_tables
+from draft_service.window import windowed
 from serving.checkpoint import Checkpoint
 from serving.contract import CONTRACT_VERSION
 from serving.device import open_device, sized_by
@@ -105,6 +106,7 @@ def read_weights(
 def _network(
     config: DraftServiceConfig, draft: DraftConfig, checkpoint: Checkpoint, tables: Tables
 ) -> Network:
+    draft = windowed(draft, config.draft_window)
     dtype, pages = DTYPES[config.dtype], -(-config.kv_tokens // config.page_size)
     positions = min(draft.max_context, pages * config.page_size)
     if tables.embedding.is_cuda:

@@ -18,7 +18,9 @@ REQUIRED: dict[Any, dict[str, Any]] = {
     RouterConfig: {"target": Path("t"), "verify": "v:1"},
 }
 # Least value of each option; 1 where nothing is said.
-LEAST = dict.fromkeys(("port", "metrics_port", "threads", "width", "max_waiting"), 0)
+LEAST = dict.fromkeys(
+    ("port", "metrics_port", "threads", "width", "max_waiting", "draft_window"), 0
+)
 NO_WAIT_AT_0 = {RouterConfig}  # its durations may be 0
 ELSEWHERE: set[tuple[Any, str]] = {(VerifyConfig, "kv_tokens")}  # its least depends on the device
 

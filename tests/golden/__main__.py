@@ -19,6 +19,7 @@ from tests.golden.run_forward import run_draft, run_rollout, run_target
 from tests.golden.run_generate import run_generate
 from tests.golden.run_loader import MANIFEST, run_loader
 from tests.golden.run_sampling import run_sampling
+from tests.golden.run_tp import run_tp
 from tests.golden.run_training import run_training, run_training_json
 
 RUNNERS: dict[str, Callable[[Fixture], dict[str, Tensor]]] = {
@@ -28,6 +29,7 @@ RUNNERS: dict[str, Callable[[Fixture], dict[str, Tensor]]] = {
     "generate": run_generate,
     "sampling": run_sampling,
     "training": run_training,
+    "tp_rollout": run_tp,
 }
 LOADER = "loader"  # its fixture has no tensors, but verdicts
 NEEDS = (*RUNNERS, LOADER)

@@ -23,11 +23,13 @@ class Rules:
     rel: float
     by_rounds: bool
     only_where_keep: tuple[str, ...] = ()
+    first_column_only: tuple[str, ...] = ()
     json: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def requires(self, name: str) -> bool:
-        """Whether a recorded tensor has to be compared."""
-        return any(re.fullmatch(pattern, name) for pattern in self.tensors)
+        """Whether a recorded tensor has to be compared, if only its first column."""
+        patterns = self.tensors + self.first_column_only
+        return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def rules_for(folder: Path) -> Rules | None:
@@ -49,6 +51,7 @@ def rules_for(folder: Path) -> Rules | None:
                 rel=rule.get("rel", 0.0),
                 by_rounds="rounds" in rule,
                 only_where_keep=tuple(rule.get("only_where_keep", ())),
+                first_column_only=tuple(rule.get("first_column_only", ())),
                 json=rule.get("json", {}),
             )
     return None
@@ -74,6 +77,8 @@ def compare(
         ours = ours.to(expected.dtype).view(len(ours), *expected.shape[1:])
     if ours.shape != expected.shape:
         return verdict | {"why": f"shape {list(ours.shape)}, expected {list(expected.shape)}"}
+    if any(re.fullmatch(pattern, name) for pattern in rules.first_column_only):
+        ours, expected = ours[:, :1], expected[:, :1]
     if keep is not None and name in rules.only_where_keep:
         live = keep.repeat_interleave(expected.shape[1] // keep.shape[1], 1)
         ours, expected = ours[live], expected[live]

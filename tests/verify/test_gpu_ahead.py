@@ -1,0 +1,99 @@
+"""Which steps may start before the one before is committed, and whose rows of them count."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from verify_service.scheduler import Work
+from verify_service.sequence import Chosen, DraftSession, Request, Sequence
+
+pytest.importorskip("triton")
+from domino_kernels.gpu.attention_plan import AttentionPlan
+from verify_service.gpu_ahead import Ahead, next_step
+
+PAGE = 4
+
+
+def running(max_tokens: int = 9) -> Work:
+    """A sequence of 6 positions that runs its last token, in two pages."""
+    request = Request(
+        request_id="", prompt_ids=[1] * 6, max_tokens=max_tokens, stop_ids=frozenset(), emit=print
+    )
+    sequence = Sequence(request, pages=[7, 3], kv_len=6)
+    sequence.tokens.append(50)
+    return Work(sequence=sequence, ids=[50], choices=1)
+
+
+def committed(item: Work, token: int) -> Work:
+    """What runs next."""
+    item.sequence.commit(item.ids, Chosen(ids=[token]))
+    item.sequence.send()
+    return Work(sequence=item.sequence, ids=[token], choices=1)
+
+
+def step(width: int = 1) -> Any:
+    """A step that notes how often the next one was started."""
+    started: list[int] = []
+
+    def launch_next() -> Any:
+        started.append(1)
+        return lambda: [[0, 60, 60], [0, 61, 61]]
+
+    bucket = SimpleNamespace(width=width, page_size=PAGE)
+    return SimpleNamespace(bucket=bucket, launch_next=launch_next, started=started)
+
+
+def ahead_of(work: list[Work], ids: list[int]) -> Ahead:
+    found = next_step(work, step())
+    assert found is not None
+    found.ids = ids
+    return found
+
+
+def test_rows_are_found_by_sequence_position_page_and_id() -> None:
+    """A row of another place or of another token would be a wrong answer's."""
+    first, second = running(), running()
+    ahead = ahead_of([first, second], [60, 61])
+    assert ahead.row(first) is None, "it stands one position further"
+    next_first, next_second = committed(first, 60), committed(second, 99)
+    assert ahead.row(next_first) == 0
+    assert ahead.row(next_second) is None, "another token was kept, as synthetic acceptance does"
+    assert ahead.row(running()) is None, "no such sequence"
+    wide = Work(sequence=first.sequence, ids=[60, 5], choices=2)
+    assert ahead.row(wide) is None, "proposals came"
+    first.sequence.pages = [3, 7]
+    assert ahead.row(next_first) is None, "preempted and readmitted elsewhere"
+
+
+def test_nothing_counts_before_the_step_before_is_read() -> None:
+    """Its ids are not known to the host yet."""
+    item = running()
+    found = next_step([item], step())
+    assert found is not None and found.row(committed(item, 60)) is None
+
+
+@pytest.mark.parametrize("reason", ["width", "ends", "page", "draft"])
+def test_steps_that_cannot_be_known_are_not_started(reason: str) -> None:
+    """One without a page writes into another sequence's; the others are work for nothing."""
+    item, one = running(1 if reason == "ends" else 9), step(8 if reason == "width" else 1)
+    if reason == "ends":
+        item.sequence.tokens.pop()  # the next token is the first and the last
+    if reason == "page":
+        item.sequence.kv_len = 7
+    if reason == "draft":
+        plan: Any = None
+        item.sequence.draft = DraftSession(plan=plan, session=1)
+    assert next_step([running(), item], one) is None
+    assert not one.started
+
+
+def test_fixed_plans_cut_alike_whatever_the_batch() -> None:
+    """Another tile or piece for another batch is another order of additions."""
+    plan = AttentionPlan.fixed(heads=9, kv_heads=3, head_dim=64, element_size=2, context=8192)
+    assert {plan.tile_rows(rows) for rows in (1, 5, 16, 300)} == {21}
+    assert plan.segment * 32 >= 8192 and plan.segment % 64 == 0
+    for tiles in (1, 64):
+        assert plan.splits(tiles, 21, 600) == -(-600 // plan.segment)
+    long = AttentionPlan.fixed(heads=32, kv_heads=8, head_dim=128, element_size=2, context=40960)
+    assert long.options()["merged"] == -(-40960 // long.segment) <= 32

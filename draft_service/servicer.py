@@ -14,6 +14,7 @@ from draft_service.engine import Stream
 from draft_service.handshake import answer
 from draft_service.load import Loaded
 from draft_service.metrics import count_step, watch_streams
+from draft_service.session_traces import SessionTraces
 from draft_service.update import projection_parts, read_update, swap
 from serving.compute_thread import ComputeThread
 from serving.errors import Draining
@@ -51,7 +52,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             self._check_open()
             if request.synthetic_acceptance:
                 log.warning(
-                    "SYNTHETIC ACCEPTANCE %s: a benchmark's verify service",
+                    "SYNTHETIC ACCEPTANCE %.40r: a benchmark's verify service",
                     request.synthetic_acceptance,
                 )
             return answer(self._loaded, request, self._hidden, self._dtype)
@@ -80,18 +81,19 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     def Step(
         self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext
     ) -> Iterator[draft_pb2.StepResponse]:
-        stream = Stream()
+        stream, traces = Stream(), SessionTraces()
         with self._peers_lock:
             self._peers.add(context)
         try:
             with guard(context):
                 self._check_open()
                 for request in _until_gone(request_iterator):
-                    yield self._answer(stream, request)
+                    yield self._answer(stream, traces, request)
         finally:
             with self._peers_lock:
                 self._peers.remove(context)
             self._engine.close(stream)
+            traces.end()
 
     def UpdateDraftWeights(
         self, request: draft_pb2.UpdateDraftWeightsRequest, context: grpc.ServicerContext
@@ -127,12 +129,15 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         if self._draining.is_set():
             raise Draining
 
-    def _answer(self, stream: Stream, request: draft_pb2.StepRequest) -> draft_pb2.StepResponse:
+    def _answer(
+        self, stream: Stream, traces: SessionTraces, request: draft_pb2.StepRequest
+    ) -> draft_pb2.StepResponse:
         rows = None
         if request.HasField("rows"):
             rows = from_message(request.rows, "rows", self._hidden, self._dtype)
         response = self._compute.run(lambda: self._engine.step(stream, request, rows))
         count_step(request, response)
+        traces.add(request, response)
         return response
 
 

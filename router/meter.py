@@ -1,4 +1,4 @@
-"""One request measured: its responses in; metrics and its line in the log out."""
+"""One request measured: its responses in; metrics, its line in the log and its span out."""
 
 import asyncio
 import logging
@@ -19,6 +19,7 @@ from router.metrics import (
 )
 from serving.errors import ServingError
 from serving.log import CURRENT_REQUEST, about
+from serving.trace import CURRENT, Span
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +27,10 @@ _log = logging.getLogger(__name__)
 class RequestMeter:
     """One request's times, from when it is made, and its line in the log. A context manager."""
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, parent: str = "") -> None:
+        """parent: traceparent of the client's span."""
         self._request_id, self._caller = request_id, CALLER.get().name
+        self._span = Span("request", parent, request_id=request_id, caller=self._caller)
         self._began = time.monotonic()
         self._first = 0.0
         self._tokens = 0
@@ -66,6 +69,7 @@ class RequestMeter:
 
     def __enter__(self) -> Self:
         CURRENT_REQUEST.set(self._request_id)
+        CURRENT.set(self._span.traceparent)
         return self
 
     def __exit__(
@@ -81,7 +85,10 @@ class RequestMeter:
             self._log(f"failed: {error.reason}{about_field}", reason=error.reason, field=field)
         elif isinstance(error, asyncio.CancelledError):
             self._log("ended: its client left", reason="CANCELLED")
+        self._span.end(error)
 
-    def _log(self, what: str, **fields: object) -> None:
-        extra = about(self._request_id, caller=self._caller, **fields)
+    def _log(self, what: str, **fields: str | int | float | None) -> None:
+        shown = {"caller": self._caller, "trace_id": self._span.trace_id, **fields}
+        self._span.set(**{name: value for name, value in fields.items() if value is not None})
+        extra = about(self._request_id, **shown)
         _log.info("request %s %s", self._request_id, what, extra=extra)

@@ -19,6 +19,7 @@ from router.tokenizer import Tokenizer
 from router.transcript import Transcript
 from serving.errors import BadRequest, Overloaded
 from serving.guard import aio_guard
+from serving.trace import parent_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -51,7 +52,8 @@ class GenerateServicer(GenerateServiceServicer):
     ) -> None:
         async with aio_guard(context):
             request_id = _name(request)
-            with RequestMeter(request_id) as meter, self._registered(request_id) as key:
+            meter = RequestMeter(request_id, parent_of(context))
+            with meter, self._registered(request_id) as key:
                 work = await self._admission.admit(request_id, request)
                 course = self._failover.begin(work, context.time_remaining)
                 self._running[key] = course

@@ -10,6 +10,7 @@ import grpc
 from domino_serve.v1 import verify_pb2 as pb
 from domino_serve.v1.verify_pb2_grpc import VerifyServiceStub
 from serving.errors import from_rpc_error
+from serving.trace import metadata
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class VerifyClient:
         self, request: pb.VerifyServiceGenerateRequest, timeout_s: float | None
     ) -> AsyncIterator[Run]:
         """A running request; leaving before its last event, by exception or not, ends it there."""
-        call = self._stub.Generate(request, timeout=timeout_s)
+        call = self._stub.Generate(request, timeout=timeout_s, metadata=metadata())
         try:
             yield call
         except grpc.aio.AioRpcError as error:

@@ -34,11 +34,13 @@ def about(request_id: str, **fields: Any) -> dict[str, Any]:
 @contextmanager
 def serving_request(request_id: str) -> Iterator[None]:
     """The block's records are about this request, those of the thread or task alone."""
-    before = CURRENT_REQUEST.set(request_id)
+    before = CURRENT_REQUEST.get()
+    CURRENT_REQUEST.set(request_id)
     try:
         yield
     finally:
-        CURRENT_REQUEST.reset(before)
+        # No reset by token: an abandoned generator may be ended by another thread.
+        CURRENT_REQUEST.set(before)
 
 
 def set_up_logs(service: str, format: LogFormat) -> None:

@@ -18,6 +18,9 @@ class ServiceOptions:
         0, help="HTTP port of /metrics, /liveness and /readiness on --host; 0 is none"
     )
     log_format: LogFormat = field("text", help="lines of the log: text, or JSON objects")
+    trace_endpoint: str | None = field(
+        None, help="URL of an OTLP collector (gRPC) that gets traces, such as http://host:4317"
+    )
     tls_cert: Path | None = field(
         None, help="PEM file of this service's certificate chain; without one, no encryption"
     )

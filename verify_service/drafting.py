@@ -204,6 +204,8 @@ class Drafting:
                     ticket=draft.plan.ticket,
                     mode=draft.plan.mode,
                     context_id=link.context_id,
+                    request_id=sequence.request.request_id,
+                    traceparent=sequence.request.traceparent,
                 )
             request.steps.append(step)
             asked[draft.session] = _Asked(sequence, step)

@@ -50,6 +50,7 @@ class Request:
     sampling: SamplingParams | None = None  # None: greedy
     min_tokens: int = 0
     chunk_stats: bool = False
+    traceparent: str = ""  # of the span that a draft's is part of
 
     def start(self) -> "Sequence":
         """What the engine runs."""

@@ -21,6 +21,7 @@ from serving.errors import (
 )
 from serving.guard import guard
 from serving.log import serving_request
+from serving.trace import Span, parent_of
 from verify_service.checks import check_address, check_generate, check_score, sampling_params
 from verify_service.draft_links import DraftLinks
 from verify_service.draft_recovery import DraftRecovery
@@ -51,7 +52,9 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
     def Generate(
         self, request: verify_pb2.VerifyServiceGenerateRequest, context: grpc.ServicerContext
     ) -> Iterator[verify_pb2.VerifyServiceGenerateResponse]:
-        with guard(context), serving_request(request.request_id):
+        name = request.request_id
+        span = Span("verify", parent_of(context), request_id=name[:200])
+        with guard(context), serving_request(name), span:
             check_generate(request, self._info)
             wish = self._wish(request)
             events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -68,9 +71,13 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
                     sampling=sampling_params(request.sampling),
                     min_tokens=request.min_tokens,
                     chunk_stats=request.chunk_stats,
+                    traceparent=span.traceparent,
                 ),
             )
-            yield from _responses(events)
+            for response in _responses(events):
+                if response.HasField("complete"):
+                    span.set(**_figures(response.complete))
+                yield response
 
     def Abort(
         self, request: verify_pb2.VerifyServiceAbortRequest, context: grpc.ServicerContext
@@ -151,6 +158,22 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
             log.log(level, "request %s runs plain: %s", request.request_id, error)
             return None
         return DraftPlan(link=link, ticket=ticket, mode=wish.mode, draft_tokens=wish.draft_tokens)
+
+
+def _figures(end: verify_pb2.VerifyComplete) -> dict[str, int]:
+    """A request's, for its span."""
+    stats, timings = end.speculation, end.timings
+    return {
+        "prompt_tokens": end.usage.prompt_tokens,
+        "completion_tokens": end.usage.completion_tokens,
+        "verify_steps": stats.verify_steps,
+        "plain_steps": stats.plain_steps,
+        "accepted_tokens": stats.accepted_tokens,
+        "queue_ns": timings.queue_ns,
+        "first_token_ns": timings.first_token_ns,
+        "verify_ns": timings.verify_ns,
+        "draft_ns": timings.draft_ns,
+    }
 
 
 def _responses(

@@ -22,7 +22,7 @@ FOLDER = ROOT / "deploy" / "observability"
 # What Prometheus and prometheus_client add.
 FOREIGN = {"up", "process_resident_memory_bytes"}
 FOREIGN_LABELS = {"job", "instance", "le"}
-LABEL_VALUES = {
+LABEL_VALUES: dict[str, set[str]] = {
     "reason": set(error_classes()),
     "phase": {*PHASES, "queue", "append", "backbone", "rollout"},
     "mode": set(MODES),

@@ -99,7 +99,7 @@ def test_set_up_replaces_the_handlers(tmp_path: Path) -> None:
     before = logging.root.handlers[:], logging.root.level
     try:
         for format_ in ("text", "json"):
-            set_up_logs("router", format_)  # type: ignore[arg-type]
+            set_up_logs("router", format_)
             [handler] = logging.root.handlers
             assert isinstance(handler.formatter, JsonLines) == (format_ == "json")
     finally:

@@ -43,7 +43,7 @@ def run(
     options = {name: {"metrics_port": port} for name, port in ports.items()}
     folder = tmp_path_factory.mktemp("measured") / "target"
     with (
-        whole(folder, **options) as services,  # type: ignore[arg-type]
+        whole(folder, **options) as services,
         Client(services.router.address, timeout_s=60) as client,
     ):
         done = [

@@ -8,7 +8,7 @@ from domino_cli.progress import say
 from domino_cli.stack import StackConfig, flag
 from serving.contract import ModeName
 
-MODES: tuple[ModeName, ...] = ("ar", "dflash", "domino")
+MODES: tuple[ModeName, ...] = ("ar", "dflash", "domino", "dspark")
 # Set by add_stack_arguments; None when the user did not give one.
 STACK_FLAGS = (
     "target",
@@ -130,7 +130,7 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
     """Resolves the models, pulling the embedded ones. Raises UsageError naming the value."""
     target = args.target or DEFAULT_TARGET
     draft = draft_name(target, args.draft)
-    if draft is None and args.mode in ("dflash", "domino"):
+    if draft is None and args.mode not in (None, "ar"):
         raise UsageError(f"--mode {args.mode} needs a draft: give --draft")
     if draft is None:
         _refuse_drafting(args)

@@ -13,7 +13,7 @@ from domino_kernels.paged_kv import PagedKV
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.model import DraftModel
-from draft_service.rollout import DFlashSampler, DominoSampler, Samplers
+from draft_service.rollout import Sampler, Samplers
 from serving.draft_config import DraftConfig
 
 
@@ -90,11 +90,12 @@ class Executor:
         kv: PagedKV,
     ) -> None:
         self._model, self._kv = model, kv
-        self._samplers: dict[spec.Mode.ValueType, DFlashSampler | DominoSampler] = {
-            spec.MODE_DFLASH: samplers[0]
+        found: dict[spec.Mode.ValueType, Sampler | None] = {
+            spec.MODE_DFLASH: samplers.dflash,
+            spec.MODE_DOMINO: samplers.domino,
+            spec.MODE_DSPARK: samplers.dspark,
         }
-        if samplers[1]:
-            self._samplers[spec.MODE_DOMINO] = samplers[1]
+        self._samplers = {mode: sampler for mode, sampler in found.items() if sampler}
 
     @property
     def kv(self) -> PagedKV:
@@ -135,7 +136,7 @@ class Executor:
     def _propose(
         self,
         asking: Sequence[Part],
-        sampler: DFlashSampler | DominoSampler,
+        sampler: Sampler,
         timings: draft_pb2.DraftTimings,
     ) -> list[list[int]]:
         """Runs the blocks [current, mask, ...] and the rollout; one list of ids per part."""

@@ -5,6 +5,7 @@ then reads the tokens drafted so far and a small network corrects the next base 
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from domino_kernels.argmax import argmax
 from domino_kernels.linear import Linear
 from domino_kernels.native.rollout import NativeRollout
+from draft_service.dspark import DSparkSampler
 from draft_service.tables import Tables
 from serving.checkpoint import Checkpoint
 from serving.draft_config import DraftConfig
@@ -153,15 +155,26 @@ class _Pool:
         return self._ids.gather(1, best[:, None]).squeeze(1)
 
 
-Samplers = tuple[DFlashSampler, DominoSampler | None]
+Sampler = DFlashSampler | DominoSampler | DSparkSampler
+
+
+class Samplers(NamedTuple):
+    """What a checkpoint can run: DFlash always, another mode when it has that one's head."""
+
+    dflash: DFlashSampler
+    domino: DominoSampler | None = None
+    dspark: DSparkSampler | None = None
 
 
 def make_samplers(
     config: DraftConfig, checkpoint: Checkpoint, tables: Tables, candidates: int
 ) -> Samplers:
-    """The samplers this checkpoint can run: DFlash always, Domino when it has the head."""
+    """The samplers this checkpoint can run."""
     embedding, lm_head = tables.embedding, tables.lm_head
     dflash = DFlashSampler(lm_head, tables.target_ids)
+    if config.dspark:
+        return Samplers(dflash, dspark=DSparkSampler(config, checkpoint, lm_head, embedding))
     if config.domino is None:
-        return dflash, None
-    return dflash, DominoSampler(config, checkpoint, lm_head, embedding, candidates=candidates)
+        return Samplers(dflash)
+    domino = DominoSampler(config, checkpoint, lm_head, embedding, candidates=candidates)
+    return Samplers(dflash, domino)

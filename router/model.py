@@ -82,4 +82,5 @@ def _modes(target: verify_pb2.GetTargetResponse, config: RouterConfig) -> list[s
         _log.warning("the verify service at %s has no draft loaded: plain only", config.verify)
         return [spec.MODE_AR]
     domino = [spec.MODE_DOMINO] if target.draft.has_domino_head else []
-    return [spec.MODE_AR, spec.MODE_DFLASH, *domino]
+    dspark = [spec.MODE_DSPARK] if target.draft.has_dspark_head else []
+    return [spec.MODE_AR, spec.MODE_DFLASH, *domino, *dspark]

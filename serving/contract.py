@@ -6,12 +6,13 @@ from domino_serve.v1 import speculation_pb2 as spec
 
 CONTRACT_VERSION: Final = 1
 
-ModeName = Literal["ar", "dflash", "domino"]
+ModeName = Literal["ar", "dflash", "domino", "dspark"]
 
 MODES: Final[dict[ModeName, spec.Mode.ValueType]] = {
     "ar": spec.MODE_AR,
     "dflash": spec.MODE_DFLASH,
     "domino": spec.MODE_DOMINO,
+    "dspark": spec.MODE_DSPARK,
 }
 
 

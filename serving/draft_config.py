@@ -26,6 +26,17 @@ class DominoHead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DSparkHead:
+    """The Markov bias: its kind and rank. confidence: whether a confidence head is there;
+    reads_markov: whether that one reads the previous token's embedding too."""
+
+    kind: Literal["vanilla", "gated", "rnn"]
+    rank: int
+    confidence: bool
+    reads_markov: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerAttention:
     """What the queries of a block see in one layer.
 
@@ -49,7 +60,7 @@ class DraftConfig(DecoderConfig):
     proposes block position j + 1, so that row 0 counts; otherwise row j proposes position j.
     """
 
-    format: Literal["authors", "speculators"]
+    format: Literal["authors", "speculators", "deepspec"]
     block_size: int
     target_layer_ids: tuple[int, ...]
     mask_token_id: int
@@ -59,6 +70,7 @@ class DraftConfig(DecoderConfig):
     draft_vocab_size: int
     own_embedding: bool = False
     own_head: bool = False
+    dspark: DSparkHead | None = None
 
     @property
     def max_draft_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""A draft's folder in, its tensors and config out, whichever of the two formats it has."""
+"""A draft's folder in, its tensors and config out, whichever of the three formats it has."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from serving.checkpoint import Checkpoint
 from serving.draft_authors import read_authors
 from serving.draft_config import DraftConfig, TargetSizes
+from serving.draft_deepspec import is_deepspec, read_deepspec
 from serving.draft_speculators import LAYERS, MODEL_TYPE, read_speculators
 from serving.draft_tensors import check_draft_tensors, draft_tensor_name
 from serving.errors import CheckpointError
@@ -42,12 +43,14 @@ def open_draft(
 def load_draft_config(
     checkpoint: Checkpoint, target: TargetSizes | None, tokenizers: Sequence[Path] = ()
 ) -> DraftConfig:
-    """Reads and checks the config of either format; CheckpointError where it has neither."""
+    """Reads and checks the config of any format; CheckpointError where it has none."""
     if not is_draft(checkpoint):
         raise CheckpointError(
             f"{checkpoint.config_file}: this is no DFlash draft: {', '.join(DRAFT_FIELDS)} are all "
             "absent; a target is given as --target"
         )
+    if is_deepspec(checkpoint):
+        return read_deepspec(checkpoint, target, tokenizers)
     speculators = any(checkpoint.config.get(name) is not None for name in (MODEL_TYPE, LAYERS))
     return (read_speculators if speculators else read_authors)(checkpoint, target, tokenizers)
 

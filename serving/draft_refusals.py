@@ -1,5 +1,6 @@
 """Drafts that cannot be served, recognised by a field or a tensor and refused with the reason."""
 
+from collections.abc import Collection
 from typing import Any
 
 from serving.fields import Fields
@@ -10,7 +11,10 @@ TORCHSPEC = (
     "TorchSpec's own Domino layout (GRU with bias, correction on every position) has no equal in "
     "the served one; train or export with SpecForge's layout (prefix_gru, embed_proj)"
 )
-DSPARK = "DSpark drafts (Markov head, confidence head) cannot be served; use DFlash or Domino"
+DSPARK = (
+    "DSpark drafts (Markov head, confidence head) are read from the DeepSpec format only: a flat "
+    "config with markov_rank"
+)
 QUANTISED = "quantised drafts cannot be served; use the unquantised checkpoint"
 VARIANT = "this variant of the network cannot be served; use a DFlash or Domino draft"
 ANCHOR_FIRST = (
@@ -42,6 +46,9 @@ REFUSED: dict[str, str] = {
     "quantization_config": QUANTISED,
     "compression_config": QUANTISED,
 }
+DSPARK_FIELDS = tuple(
+    name for name, why in REFUSED.items() if why is DSPARK and name != "dspark_block_size"
+)
 VARIANTS = ("final_logit_softcapping", "attention_sink_bias", "attention_value_scale")
 ANCHOR_FIELDS = ("sample_from_anchor", "query_zero_predicts_next")
 ALGORITHM_FIELDS = ("algorithm", "speculative_algorithm")
@@ -64,10 +71,11 @@ UNKNOWN_TENSORS: dict[str, str] = {
 }
 
 
-def refuse_unsupported(fields: Fields) -> None:
+def refuse_unsupported(fields: Fields, allowed: Collection[str] = ()) -> None:
     """Raises CheckpointError naming the field of a variant that cannot be served."""
     for name, reason in REFUSED.items():
-        fields.refuse_any([name], reason)
+        if name not in allowed:
+            fields.refuse_any([name], reason)
     fields.refuse_any(VARIANTS, VARIANT, NOTHING)
     fields.refuse_any(["output_multiplier"], VARIANT, (1,))
     refuse_algorithm(fields)

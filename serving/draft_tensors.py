@@ -16,6 +16,12 @@ DOMINO = (
     "embed_proj.0.weight",
     "embed_proj.2.weight",
 )
+W1, W2 = "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"
+GATE, JOINT, CONFIDENCE = (
+    "markov_head.gate_proj.",
+    "markov_head.joint_proj.",
+    "confidence_head.proj.",
+)
 TO_TARGET, FROM_TARGET = "d2t", "t2d"  # ids of a reduced vocabulary, and which target ids it has
 INTEGERS = ("I64", "I32")
 
@@ -40,6 +46,7 @@ def draft_tensors(config: DraftConfig) -> dict[str, Shape]:
         found["embed_tokens.weight"] = (vocab, hidden)
     if config.own_head:
         found["lm_head.weight"] = (config.draft_vocab_size, hidden)
+    found |= dspark_tensors(config) if config.dspark else {}
     return found | (_domino_tensors(config) if config.domino else {})
 
 
@@ -73,3 +80,19 @@ def _domino_tensors(config: DraftConfig) -> dict[str, Shape]:
         (config.vocab_size, bottleneck),
     )
     return dict(zip(DOMINO, shapes, strict=True))
+
+
+def dspark_tensors(config: DraftConfig) -> dict[str, Shape]:
+    """Weights of the Markov and the confidence head."""
+    head = config.dspark
+    assert head is not None
+    hidden, vocab, rank = config.hidden_size, config.vocab_size, head.rank
+    found: dict[str, Shape] = {W1: (vocab, rank), W2: (config.draft_vocab_size, rank)}
+    if head.kind == "gated":
+        found |= {GATE + "weight": (rank, hidden + rank), GATE + "bias": (rank,)}
+    if head.kind == "rnn":
+        found |= {JOINT + "weight": (3 * rank, 2 * rank + hidden), JOINT + "bias": (3 * rank,)}
+    if head.confidence:
+        width = hidden + rank * head.reads_markov
+        found |= {CONFIDENCE + "weight": (1, width), CONFIDENCE + "bias": (1,)}
+    return found

@@ -49,6 +49,7 @@ def draft_fingerprint(checkpoint: Checkpoint, config: DraftConfig) -> verify_pb2
         mask_token_id=config.mask_token_id,
         shift_label=config.shift_label,
         has_domino_head=config.domino is not None,
+        has_dspark_head=config.dspark is not None,
         max_context=config.max_context,
     )
 

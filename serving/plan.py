@@ -67,6 +67,9 @@ def _draft(config: DraftConfig) -> Lines:
 
 
 def _head(config: DraftConfig) -> str:
+    if head := config.dspark:
+        sure = ", confidence head" if head.confidence else ""
+        return f"DFlash with DSpark's {head.kind} Markov head (rank {head.rank}{sure})"
     if config.domino is None:
         return "DFlash without a Domino head"
     return f"DFlash with Domino head (GRU {config.domino.gru_hidden_dim}, " + (

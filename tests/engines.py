@@ -14,7 +14,10 @@ from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.config import DraftServiceConfig
 from verify_service.config import VerifyConfig
 
-MODES = {"ar": spec.MODE_AR, "dflash": spec.MODE_DFLASH, "domino": spec.MODE_DOMINO}
+MODES = {
+    **{"ar": spec.MODE_AR, "dflash": spec.MODE_DFLASH},
+    **{"domino": spec.MODE_DOMINO, "dspark": spec.MODE_DSPARK},
+}
 
 
 def engines(

@@ -22,15 +22,22 @@ class TrainConfig:
     start: Literal["new", "target"] = field(
         "new", help="weights of the layers: new ones, or copies of the target's, evenly spaced"
     )
-    head: Literal["domino", "dflash"] = field("domino", help="with the correction head or without")
+    head: Literal["domino", "dflash", "dspark"] = field(
+        "domino", help="correction by a GRU, none, or DSpark's Markov bias"
+    )
     block_size: int = field(16, help="positions of a block, the anchor included")
     mask_token_id: int = field(help="id of open positions; one that the data never has")
-    shift_label: bool = field(True, help="slot k predicts position k + 1 (domino only)")
+    shift_label: bool = field(True, help="slot k predicts position k + 1 (domino; dspark always)")
     layers: int = field(5, help="draft layers")
     taps: int = field(5, help="tapped target layers, evenly spaced")
     intermediate_size: int | None = field(None, help="MLP width; none: the target's")
     gru_hidden_dim: int = field(1024, help="width of the head's GRU")
     emb_dim: int = field(256, help="width of the head's bottleneck")
+    markov_head: Literal["vanilla", "gated", "rnn"] = field("vanilla", help="kind of dspark's head")
+    markov_rank: int = field(256, help="rank of dspark's bias")
+    ce: float = field(0.1, help="share of the cross-entropy in dspark's loss")
+    l1: float = field(0.9, help="share of the distance to the target's distribution in it")
+    confidence: float = field(1.0, help="share of the confidence head in it; 0: no such head")
     row_length: int = field(1024, help="tokens of a packed row")
     rows: int = field(2, help="rows of a micro-batch")
     anchors: int = field(512, help="blocks of a row")
@@ -60,6 +67,9 @@ class TrainConfig:
     eval_interval: int = field(500, help="steps between two evaluations on held_out")
     eval_tokens: int = field(128, help="tokens answered to each of them")
     tensorboard: bool = field(False, help="figures to OUTPUT/tensorboard too")
+    format: Literal["native", "speculators"] = field(
+        "native", help="of the export: the head's own, or speculators' (dflash only)"
+    )
     log_interval: int = field(10, help="steps between two metric lines")
     save_interval: int = field(500, help="steps between two checkpoints")
     max_checkpoints: int = field(2, help="checkpoints kept")
@@ -69,7 +79,7 @@ class TrainConfig:
         for name in (
             *("layers", "taps", "gru_hidden_dim", "emb_dim", "rows", "anchors", "accumulation"),
             *("steps", "lr", "clip", "chunk", "log_interval", "save_interval", "max_checkpoints"),
-            *("eval_interval", "eval_tokens"),
+            *("eval_interval", "eval_tokens", "markov_rank"),
         ):
             if not getattr(self, name) > 0:
                 raise OptionError(name, getattr(self, name), "must be above 0")
@@ -88,13 +98,18 @@ class TrainConfig:
         if self.late_every < 1 or late < 0 or late % self.late_every:
             remedy = f"must divide the {late} slots behind scored_slots"
             raise OptionError("late_every", self.late_every, remedy)
+        for name in ("ce", "l1", "confidence"):
+            if not getattr(self, name) >= 0:
+                raise OptionError(name, getattr(self, name), "must not be negative")
+        if self.format == "speculators" and self.head != "dflash":
+            raise OptionError("format", self.format, f"has no {self.head} head; use native")
         if self.mask_token_id < 0:
             raise OptionError("mask_token_id", self.mask_token_id, "must be an id")
 
     @property
     def shift(self) -> bool:
         """DFlash checkpoints predict the same position: their servers expect that."""
-        return self.shift_label and self.head == "domino"
+        return self.head == "dspark" or (self.shift_label and self.head == "domino")
 
 
 def load_config(file: Path, overrides: Sequence[str]) -> TrainConfig:

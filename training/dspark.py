@@ -1,82 +1,50 @@
-"""DSpark's heads: hidden states of a block in, biased logits, proposals and confidences out.
+"""DSpark's heads with gradients: hidden states and true previous tokens in, small vectors out.
 
-A low-rank bias depends on the token before: W2 W1[previous], gated by the slot's hidden state or
-carried along by a small recurrent state. A confidence head says where a block is better cut.
+Teacher forcing, as for Domino: W1 reads the tokens that the block should have proposed so far. The
+bias is W2 times the small vector, so that the losses of both heads share one form.
 """
-
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-W1, W2 = "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"
-GATE, JOINT, CONFIDENCE = (
-    "markov_head.gate_proj.",
-    "markov_head.joint_proj.",
-    "confidence_head.proj.",
-)
+from serving.draft_config import DraftConfig
+from serving.draft_tensors import CONFIDENCE, GATE, JOINT, W1
+from training.draft import Weights
 
 
-@dataclass(frozen=True, slots=True)
-class Proposed:
-    """ids [n]; logits [n, V], the bias included; confidences [n] before the sigmoid, or None."""
-
-    ids: Tensor
-    logits: Tensor
-    confidences: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class DSparkHeads:
-    """Weights by the DeepSpec tensor names; which of them are there says which head it is."""
-
-    weights: Mapping[str, Tensor]
-
-    def propose(self, hidden: Tensor, base: Tensor, current: Tensor) -> Proposed:
-        """hidden [n, H] normed, base [n, V] logits, current: the anchor's id, a scalar.
-
-        Slot j predicts the token behind the one at j; each proposal is the next one's predecessor.
-        """
-        state = hidden.new_zeros(self.weights[W2].shape[1]) if W2 in self.weights else None
-        previous, ids, logits, confidences = current, [], [], []
-        for h, row in zip(hidden, base, strict=True):
-            embedded = None
-            if state is not None:
-                embedded = self.weights[W1][previous]
-                bias, state = self._bias(h, embedded, state)
-                row = row + bias
-            if CONFIDENCE + "weight" in self.weights:
-                confidences.append(self._confidence(h, embedded))
-            previous = row.argmax(-1)
-            ids.append(previous)
-            logits.append(row)
-        sure = torch.stack(confidences) if confidences else None
-        return Proposed(torch.stack(ids), torch.stack(logits), sure)
-
-    def _bias(self, h: Tensor, embedded: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The bias over the vocabulary and the next state."""
-        if JOINT + "weight" in self.weights:
-            gate, new, out = self._linear(JOINT, torch.cat([state, embedded, h])).chunk(3)
-            gate = torch.sigmoid(gate)
-            state = gate * state + (1 - gate) * torch.tanh(new)
-            return self.weights[W2] @ torch.tanh(out), state
-        if GATE + "weight" in self.weights:
-            embedded = embedded * torch.sigmoid(self._linear(GATE, torch.cat([h, embedded])))
-        return self.weights[W2] @ embedded, state
-
-    def _confidence(self, h: Tensor, embedded: Tensor | None) -> Tensor:
-        width = self.weights[CONFIDENCE + "weight"].shape[1]
-        if width > len(h):
-            assert embedded is not None, "a confidence head of this width needs the Markov head"
-            h = torch.cat([h, embedded])
-        return self._linear(CONFIDENCE, h)[0]
-
-    def _linear(self, name: str, x: Tensor) -> Tensor:
-        return F.linear(x, self.weights[name + "weight"], self.weights[name + "bias"])
+def markov(
+    config: DraftConfig, weights: Weights, hidden: Tensor, previous: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """hidden [R, N, B, H], previous [R, N, B]: the token at each slot -> small [R, N, B, rank] and
+    the confidences [R, N, B] before the sigmoid, where there is such a head."""
+    head = config.dspark
+    assert head is not None, "the draft has no DSpark head"
+    embedded = F.embedding(previous, weights[W1])
+    small = embedded
+    if head.kind == "gated":
+        gate = _linear(weights, GATE, torch.cat([hidden, embedded], -1))
+        small = embedded * torch.sigmoid(gate)
+    if head.kind == "rnn":
+        small = _recurrent(weights, hidden.flatten(0, 1), embedded.flatten(0, 1))
+        small = small.view_as(embedded)
+    if not head.confidence:
+        return small, None
+    read = torch.cat([hidden, embedded], -1) if head.reads_markov else hidden
+    return small, _linear(weights, CONFIDENCE, read)[..., 0]
 
 
-def kept(confidences: Tensor, threshold: float) -> int:
-    """Proposals before the first one whose confidence is below the threshold."""
-    return int((confidences.sigmoid() >= threshold).long().cumprod(0).sum())
+def _recurrent(weights: Weights, hidden: Tensor, embedded: Tensor) -> Tensor:
+    """hidden [n, B, H], embedded [n, B, rank] -> [n, B, rank], the state from zero."""
+    state = torch.zeros_like(embedded[:, 0])
+    found = []
+    for h, e in zip(hidden.unbind(1), embedded.unbind(1), strict=True):
+        gate, new, out = _linear(weights, JOINT, torch.cat([state, e, h], -1)).chunk(3, -1)
+        gate = torch.sigmoid(gate)
+        state = gate * state + (1 - gate) * torch.tanh(new)
+        found.append(torch.tanh(out))
+    return torch.stack(found, 1)
+
+
+def _linear(weights: Weights, name: str, x: Tensor) -> Tensor:
+    return F.linear(x, weights[name + "weight"], weights[name + "bias"])

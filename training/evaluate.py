@@ -5,7 +5,7 @@ accept_len of a batch is teacher-forced, this is what a server would measure.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,21 @@ def _held_out(
 
 
 def evaluate(
-    target: BatchTarget, draft: Path, prompts: Sequence[HeldOut], *, width: int, new: int
+    target: BatchTarget,
+    draft: Path,
+    prompts: Sequence[HeldOut],
+    *,
+    width: int,
+    new: int,
+    more_stops: Collection[int] = (),
 ) -> dict[str, Any]:
     """Figures by workload of an exported draft at `width` verified positions and `new` tokens a
-    prompt, their macro mean, and the base branch's where there is a head."""
+    prompt, their macro mean, and the base branch's where there is a head.
+
+    more_stops: ids that end an answer beside the target's own.
+    """
     speculation = Speculation(target, draft)
-    stops = set(target.config.eos_token_ids)
+    stops = {*target.config.eos_token_ids, *more_stops}
     ids = [prompt.ids for prompt in prompts]
     found: dict[str, Any] = {"width": width, "workloads": {}}
     for base in (False, True) if speculation.has_head else (False,):

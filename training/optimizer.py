@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 # Gates, the vocabulary's matrix and vectors are no matrices to orthogonalise.
-NOT_MUON = ("prefix_gru.", "embed_proj.2.")
+NOT_MUON = ("prefix_gru.", "embed_proj.2.", "markov_head.", "confidence_head.")
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al.: a quintic that drives spectra to 1
 ROUNDS = 5
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +17,11 @@ from training.config import TrainConfig
 from training.cross_entropy import Head
 from training.dataset import Document, pack, read_dataset
 from training.draft import DraftForward
+from training.draft_json import draft_json, rope_fields, tapped_layers
+from training.dspark_objective import DSparkObjective
 from training.errors import TrainingError
 from training.evaluate import HeldOut, evaluate, read_held_out
-from training.export import (
-    draft_json,
-    export,
-    parse_draft,
-    rope_fields,
-    tapped_layers,
-)
+from training.export import export, export_speculators, parse_draft
 from training.features import Features
 from training.objective import Objective
 from training.ranks import ONE_RANK, Ranks
@@ -35,7 +30,7 @@ from training.slots import ScoredSlots
 from training.start import copied_layers, new_weights, read_weights
 from training.target import BatchTarget
 from training.trainer import Trainer
-from training.watch import Watch, gpu_figures
+from training.watch import Speed, Watch, gpu_figures, progress, shown
 
 EXPORT, EVALUATED = "export", "evaluated"
 STOP_AFTER = 3  # log lines in a row without a finite loss
@@ -90,9 +85,9 @@ class Session:
                         self.save()
                     elif trainer.step == end:
                         raise self._diverged()
-        return self.export(config.output / EXPORT)
+        return self.export_last()
 
-    def _line(self, speed: "Speed") -> dict[str, float]:
+    def _line(self, speed: Speed) -> dict[str, float]:
         """The metrics of now, with the speed of this process and the time left in seconds."""
         config, step = self.config, self.trainer.step
         line, steps_per_s = self.trainer.metrics(), speed.steps_per_s(step)
@@ -126,6 +121,14 @@ class Session:
         export(folder, self.draft_json, self.trainer.masters, self.target.config)
         return folder
 
+    def export_last(self) -> Path:
+        """What the run leaves, in the format that was asked for."""
+        folder, config = self.config.output / EXPORT, self.config
+        if config.format == "native":
+            return self.export(folder)
+        export_speculators(folder, self.draft_json, self.trainer.masters, self.target)
+        return folder
+
 
 def open_session(
     config: TrainConfig,
@@ -148,22 +151,14 @@ def open_session(
     packed = pack(documents or read_dataset(config.data), config.row_length, config.seed)
     refuse_mask(packed.ids, config.mask_token_id)
     keep = config.features == "memory"
-    features = Features(target, packed, taps=config.taps, keep=keep, last=config.soft > 0)
+    last = config.soft > 0 or config.head == "dspark"
+    features = Features(target, packed, taps=config.taps, keep=keep, last=last)
     size = features.size
     kept = "kept" if keep else "not kept"
     report(f"{size.rows} rows of {size.tokens} tokens; features {size.bytes / 1e9:.1f} GB, {kept}")
     checked = check_features(features, target, config.target, draft.target_layer_ids)
     report(", ".join(f"{name} {value:.4f}" for name, value in checked.items()))
-    objective = Objective(
-        draft=DraftForward(draft, target.embedding),
-        head=Head(lm_head=target.lm_head, chunk=config.chunk, soft=config.soft),
-        gamma=config.gamma,
-        slots=ScoredSlots(
-            block_size=config.block_size,
-            always=config.scored_slots or config.block_size,
-            every=config.late_every,
-        ),
-    )
+    objective = make_objective(config, draft, target)
     start = first_weights(config, draft, target)
     trainer = Trainer(config, objective, features, start, dtype, ranks)
     saved = checkpoint.load(config.output)
@@ -176,6 +171,28 @@ def open_session(
     return Session(
         config=config, target=target, trainer=trainer, draft_json=made, held_out=held_out
     )
+
+
+def make_objective(config: TrainConfig, draft: DraftConfig, target: BatchTarget) -> Objective:
+    """The loss that config.head asks for."""
+    forward = DraftForward(draft, target.embedding)
+    head = Head(lm_head=target.lm_head, chunk=config.chunk, soft=config.soft)
+    slots = ScoredSlots(
+        block_size=config.block_size,
+        always=config.scored_slots or config.block_size,
+        every=config.late_every,
+    )
+    if config.head == "dspark":
+        return DSparkObjective(
+            draft=forward,
+            head=head,
+            gamma=config.gamma,
+            slots=slots,
+            ce=config.ce,
+            l1=config.l1,
+            confidence=config.confidence,
+        )
+    return Objective(draft=forward, head=head, gamma=config.gamma, slots=slots)
 
 
 def first_weights(
@@ -202,38 +219,3 @@ def refuse_mask(ids: torch.Tensor, mask: int) -> None:
     count = int((ids == mask).sum())
     if count:
         raise TrainingError(f"mask_token_id: {mask} is {count} times in the data; take another")
-
-
-class Speed:
-    """Of this process's own steps, which a resumed run has fewer of than the run."""
-
-    def __init__(self, first: int, total: int) -> None:
-        self._first, self._total, self._began = first, total, time.monotonic()
-
-    def steps_per_s(self, step: int) -> float:
-        return (step - self._first) / (time.monotonic() - self._began)
-
-    def eta_s(self, step: int) -> float:
-        """Seconds left."""
-        return (self._total - step) / self.steps_per_s(step)
-
-
-def shown(evaluation: dict[str, Any]) -> str:
-    """An evaluation in a line for people."""
-    figures = evaluation["workloads"].items()
-    lengths = " ".join(f"{name} {f['acceptance_length']:.3f}" for name, f in figures)
-    base = f" base_macro {b:.3f}" if (b := evaluation.get("base_acceptance_macro")) else ""
-    return f"acceptance {lengths} macro {evaluation['acceptance_macro']:.3f}{base}"
-
-
-def progress(line: dict[str, float], total: int) -> str:
-    """One line for people."""
-    eta = time.strftime("%H:%M:%S", time.gmtime(line["eta_s"]))
-    return (
-        f"step {line['step']:.0f}/{total} loss {line['loss']:.4f} "
-        f"final {line.get('final_loss', 0):.4f} base {line.get('base_loss', 0):.4f} "
-        f"acc {line['accuracy']:.4f} base_acc {line['base_accuracy']:.4f} "
-        f"accept_len {line['accept_len']:.3f} base_accept_len {line['base_accept_len']:.3f} "
-        f"lambda {line['lambda']:.3f} lr {line['lr']:.2e} grad_norm {line['grad_norm']:.3f} "
-        f"{line['steps_per_s']:.2f} steps/s eta {eta}"
-    )

@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from domino_kernels.attention import Batch
-from domino_kernels.linear import Linear
 from domino_kernels.norm import rms_norm
 from domino_kernels.paged_kv import PagedKV
 from draft_service.model import DraftModel
-from draft_service.rollout import DFlashSampler, DominoSampler
-from serving.checkpoint import Checkpoint
+from draft_service.rollout import Sampler, make_samplers
+from draft_service.tables import Tables
 from serving.draft_config import LayerAttention
 from serving.draft_format import open_draft
 from training.dense import CachedAttention, Slots
+from training.errors import TrainingError
 from training.generate import BUCKET, padded
 from training.target import BatchTarget
 from verify_service.projection import FeatureProjection
@@ -62,30 +62,33 @@ class Answer:
 
 
 class Speculation:
-    """A target and an exported draft; the draft's taps must be the target's."""
+    """A target and an exported draft; TrainingError unless the target taps the draft's layers."""
 
     def __init__(self, target: BatchTarget, draft: Path) -> None:
         self.target = target
         checkpoint, self.config = open_draft(draft, target.config)
+        if target.taps != self.config.target_layer_ids:
+            raise TrainingError(
+                f"{draft}: reads layers {self.config.target_layer_ids}, the target was loaded with "
+                f"taps {target.taps}"
+            )
         self._project = FeatureProjection(
             self.config, checkpoint, dtype=target.dtype, device=target.device
         )
         self._draft = BatchDraft(
             self.config, checkpoint, target.embedding, max_positions=4096, dtype=target.dtype
         )
-        head = target.head
-        self._dflash = DFlashSampler(head)
-        self._domino = self._domino_sampler(checkpoint, head)
-
-    def _domino_sampler(self, checkpoint: Checkpoint, head: Linear) -> DominoSampler | None:
-        if self.config.domino is None:
-            return None
-        return DominoSampler(self.config, checkpoint, head, self.target.embedding)
+        tables = Tables(embedding=target.embedding, lm_head=target.head)
+        self._samplers = make_samplers(self.config, checkpoint, tables, candidates=0)
 
     @property
     def has_head(self) -> bool:
         """Whether there is more than the base branch."""
-        return self._domino is not None
+        return self._head is not None
+
+    @property
+    def _head(self) -> Sampler | None:
+        return self._samplers.domino or self._samplers.dspark
 
     @torch.no_grad()
     def answers(
@@ -98,7 +101,7 @@ class Speculation:
         base_only: bool = False,
     ) -> list[Answer]:
         """width: positions verified in a step, the current token included."""
-        sampler = self._dflash if base_only or self._domino is None else self._domino
+        sampler = self._samplers.dflash if base_only else self._head or self._samplers.dflash
         length = -(-(max(map(len, prompts)) + new + 2 * self.config.block_size) // BUCKET) * BUCKET
         caches = self.target.new_kv(len(prompts), length), self._draft.new_kv(len(prompts), length)
         committed, current = self._prompt(prompts, caches)
@@ -138,7 +141,7 @@ class Speculation:
 
     def _round(
         self,
-        sampler: DFlashSampler | DominoSampler,
+        sampler: Sampler,
         committed: Tensor,
         current: Tensor,
         caches: tuple[PagedKV, PagedKV],

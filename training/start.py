@@ -8,7 +8,7 @@ from torch import Tensor
 
 from serving.checkpoint import Checkpoint
 from serving.draft_config import DraftConfig
-from serving.draft_tensors import draft_tensor_name, draft_tensors
+from serving.draft_tensors import W2, draft_tensor_name, draft_tensors
 from serving.tensor_names import layer_tensors
 from training.errors import TrainingError
 from training.target import BatchTarget
@@ -29,11 +29,13 @@ def new_weights(config: DraftConfig, seed: int, final_norm: Tensor) -> dict[str,
             width = shape[0] // 3
             weights[name] = (torch.rand(shape, generator=generator) * 2 - 1) / math.sqrt(width)
         elif len(shape) == 1:
-            weights[name] = torch.ones(shape)
+            weights[name] = torch.zeros(shape) if name.endswith(".bias") else torch.ones(shape)
         else:
             weights[name] = torch.randn(shape, generator=generator) * scale
     if config.domino:
         weights["embed_proj.2.weight"].zero_()
+    if config.dspark:
+        weights[W2].zero_()
     weights["norm.weight"] = 0.1 * final_norm.float().cpu()
     return weights
 

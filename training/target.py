@@ -23,11 +23,13 @@ MAX_POSITIONS = 4096
 class BatchTarget(Target):
     """verify_service's target, its layers run over [rows, tokens].
 
-    lm_head [vocab, hidden]: the frozen head's weights, the embedding where they are tied.
+    lm_head [vocab, hidden]: the frozen head's weights, the embedding where they are tied. taps: the
+    layers whose outputs are returned, in this order.
     """
 
     checkpoint: Checkpoint
     lm_head: Tensor
+    taps: tuple[int, ...]
 
     @classmethod
     def load(
@@ -39,7 +41,7 @@ class BatchTarget(Target):
             config, checkpoint, dtype=dtype, device=device, taps=taps, max_positions=MAX_POSITIONS
         )
         table = (config.vocab_size, config.hidden_size)
-        made.checkpoint = checkpoint
+        made.checkpoint, made.taps = checkpoint, tuple(taps)
         made.lm_head = made.embedding
         if not config.tied_embeddings:
             made.lm_head = checkpoint.tensor(config.lm_head_name, table, dtype).to(device)

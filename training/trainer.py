@@ -31,7 +31,7 @@ FREE = (
     "save_interval",
     "max_checkpoints",
     "save_optimizer",
-    *("held_out", "eval_interval", "eval_tokens", "tensorboard"),
+    *("format", "held_out", "eval_interval", "eval_tokens", "tensorboard"),
 )
 FREE_TOO = ("data", "target", "device", "features", "chunk")  # paths and where things are computed
 
@@ -149,10 +149,12 @@ class Trainer:
 
     @property
     def _has_head(self) -> bool:
-        return self.config.head == "domino"
+        return self.config.head != "dflash"
 
     def _base_share(self, step: int | None = None) -> float:
         config = self.config
+        if config.head == "dspark":  # its loss has no base branch
+            return 0.0
         return base_share(
             self.step if step is None else step,
             config.steps,

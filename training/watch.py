@@ -1,6 +1,7 @@
 """Where a run's figures go: metrics.jsonl, TensorBoard where asked for, and how busy the GPU is."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -70,3 +71,38 @@ def _writer(folder: Path) -> Any:
             f"tensorboard: {error}; install the extra domino-serve[tensorboard], or set it to false"
         ) from error
     return SummaryWriter(str(folder))
+
+
+class Speed:
+    """Of this process's own steps, which a resumed run has fewer of than the run."""
+
+    def __init__(self, first: int, total: int) -> None:
+        self._first, self._total, self._began = first, total, time.monotonic()
+
+    def steps_per_s(self, step: int) -> float:
+        return (step - self._first) / (time.monotonic() - self._began)
+
+    def eta_s(self, step: int) -> float:
+        """Seconds left."""
+        return (self._total - step) / self.steps_per_s(step)
+
+
+def shown(evaluation: dict[str, Any]) -> str:
+    """An evaluation in a line for people."""
+    figures = evaluation["workloads"].items()
+    lengths = " ".join(f"{name} {f['acceptance_length']:.3f}" for name, f in figures)
+    base = f" base_macro {b:.3f}" if (b := evaluation.get("base_acceptance_macro")) else ""
+    return f"acceptance {lengths} macro {evaluation['acceptance_macro']:.3f}{base}"
+
+
+def progress(line: dict[str, float], total: int) -> str:
+    """One line for people."""
+    eta = time.strftime("%H:%M:%S", time.gmtime(line["eta_s"]))
+    return (
+        f"step {line['step']:.0f}/{total} loss {line['loss']:.4f} "
+        f"final {line.get('final_loss', 0):.4f} base {line.get('base_loss', 0):.4f} "
+        f"acc {line['accuracy']:.4f} base_acc {line['base_accuracy']:.4f} "
+        f"accept_len {line['accept_len']:.3f} base_accept_len {line['base_accept_len']:.3f} "
+        f"lambda {line['lambda']:.3f} lr {line['lr']:.2e} grad_norm {line['grad_norm']:.3f} "
+        f"{line['steps_per_s']:.2f} steps/s eta {eta}"
+    )

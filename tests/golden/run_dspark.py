@@ -7,11 +7,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from serving.draft_config import DraftConfig, LayerAttention
+from domino_kernels.linear import Linear
+from draft_service.dspark import DSparkSampler, kept
+from draft_service.rollout import DFlashSampler
+from serving.checkpoint import Checkpoint
+from serving.draft_config import DraftConfig, DSparkHead, LayerAttention
 from serving.rope_config import Rope
 from tests.golden.fixture import FLOAT32, Fixture
 from training.draft import DraftForward
-from training.dspark import DSparkHeads, kept
 from training.rows import Anchors, Rows
 
 
@@ -24,24 +27,25 @@ def run_dspark(fixture: Fixture) -> dict[str, Tensor]:
     lm_head = target.tensor(sizes.lm_head_name, table, FLOAT32)
     forward = DraftForward(config, target.tensor("model.embed_tokens.weight", table, FLOAT32))
     inputs, out, features = fixture.inputs, dict[str, Tensor](), []
+    checkpoint = Checkpoint(fixture.path)
     for name in ("k0", "k1"):
         features.append(inputs[f"{name}.features"])
-        current = inputs[f"{name}.block_ids"][0]
-        rows, anchors = _one_block(torch.cat(features), current)
-        hidden = forward.hidden(weights, rows, anchors)[0, 0]
+        current = inputs[f"{name}.block_ids"][:1]
+        rows, anchors = _one_block(torch.cat(features), current[0])
+        hidden = forward.hidden(weights, rows, anchors)[:, 0]
         base = F.linear(hidden, lm_head)
-        found = DSparkHeads(weights).propose(hidden, base, current)
-        out |= {
-            f"{name}.hidden": hidden,
-            f"{name}.base_logits": base,
-            f"{name}.step_logits": found.logits,
-            f"{name}.proposals": found.ids,
-        }
+        out |= {f"{name}.hidden": hidden[0], f"{name}.base_logits": base[0]}
+        if config.dspark is None:
+            ids = DFlashSampler(Linear(lm_head)).propose(hidden, current)
+            out |= {f"{name}.step_logits": base[0], f"{name}.proposals": ids[0]}
+            continue
+        sampler = DSparkSampler(config, checkpoint, Linear(lm_head), forward.embedding)
+        found = sampler.run(hidden, current)
+        out |= {f"{name}.step_logits": found.logits[0], f"{name}.proposals": found.ids[0]}
         if found.confidences is not None:
-            out[f"{name}.confidence_logits"] = found.confidences
+            out[f"{name}.confidence_logits"] = found.confidences[0]
             for threshold in (0.3, 0.5, 0.7):
-                count = kept(found.confidences, threshold)
-                out[f"{name}.kept_at_{threshold}"] = torch.tensor([count])
+                out[f"{name}.kept_at_{threshold}"] = kept(found.confidences, threshold)
     return out
 
 
@@ -61,8 +65,16 @@ def _one_block(features: Tensor, current: Tensor) -> tuple[Rows, Anchors]:
 
 
 def _config(fixture: Fixture) -> DraftConfig:
-    """A DeepSpec config, which is flat and has no head that serving knows."""
+    """By hand: one of them taps the embedding's output (-1), which is not served."""
     stored = json.loads((fixture.path / "config.json").read_text())
+    head = None
+    if stored["markov_rank"]:
+        head = DSparkHead(
+            kind=stored["markov_head_type"],
+            rank=stored["markov_rank"],
+            confidence=stored["enable_confidence_head"],
+            reads_markov=stored["confidence_head_with_markov"],
+        )
     return DraftConfig(
         vocab_size=stored["vocab_size"],
         hidden_size=stored["hidden_size"],
@@ -85,5 +97,6 @@ def _config(fixture: Fixture) -> DraftConfig:
         attention=(LayerAttention(),) * stored["num_hidden_layers"],
         shift_label=True,
         domino=None,
+        dspark=head,
         draft_vocab_size=stored["vocab_size"],
     )

@@ -7,7 +7,7 @@ import torch
 
 from serving.draft_config import LayerAttention
 from training.curriculum import base_share
-from training.export import tapped_layers
+from training.draft_json import tapped_layers
 from training.labels import decay, make_labels
 from training.rows import Anchors, Rows, candidates, choose_anchors, one_document
 from training.slots import ScoredSlots

@@ -83,7 +83,7 @@ def test_export_is_loaded_and_has_the_trained_weights(tmp_path: Path) -> None:
 def test_an_overfit_draft_is_accepted_when_served(tmp_path: Path) -> None:
     """The gate from training to serving: what the trainer calls learnt, the services must accept.
     Trained accuracy with acceptance near 1 is how every misalignment showed (SpecForge #455)."""
-    target = tiny.target((1, 2, 4))
+    target = tiny.target((1, 2, 3))
     limits = Limits(rows=4, prompt=64, new=40, straggling=0.0)
     answers = Generator(target, limits, stop_ids=[256]).answers(PROMPTS)
     documents = [document(p, a) for p, a in zip(PROMPTS, answers, strict=True)]

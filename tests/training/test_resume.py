@@ -17,7 +17,14 @@ def quiet(_: str) -> None:
     """No report."""
 
 
-@pytest.mark.parametrize("changes", [{}, {"optimizer": "muon", "accumulation": 2, "soft": 0.5}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optimizer": "muon", "accumulation": 2, "soft": 0.5},
+        {"head": "dspark", "markov_rank": 8},
+    ],
+)
 def test_resumed_equals_uninterrupted(tmp_path: Path, changes: dict[str, Any]) -> None:
     """A lost counter, moment or data cursor shows as nothing but a worse draft (verl-SpeCo #63)."""
     whole = runs.session(tmp_path / "whole", **changes)

@@ -8,6 +8,7 @@ from domino_cli.in_process import collect
 from tests.engines import MODES, engines
 from tests.recorded_models import BLOCK, DFLASH, DOMINO_NOSHIFT, DOMINO_SHIFT, PROMPTS, TARGET
 from tests.training import tiny
+from training.errors import TrainingError
 from training.speculate import Answer, Speculation, acceptance_length, accepted_shares, loops
 
 NEW = 40
@@ -25,6 +26,12 @@ def test_tokens_and_steps_are_those_of_the_services(draft: Path) -> None:
             tokens, complete = collect(events)
             assert answer.tokens == tokens
             assert len(answer.accepted) == complete.speculation.verify_steps
+
+
+def test_other_taps_are_refused() -> None:
+    """Features of other layers only lower the acceptance, and nothing else shows it."""
+    with pytest.raises(TrainingError, match="taps"):
+        Speculation(tiny.target((1, 2, 3)), DOMINO_SHIFT)
 
 
 def test_a_stop_id_ends_an_answer() -> None:

@@ -13,9 +13,10 @@ from torch import Tensor
 from domino_kernels.gpu.add_parts import add_parts
 from domino_kernels.gpu.attention import paged_attention
 from domino_kernels.gpu.attention_plan import AttentionPlan
-from domino_kernels.gpu.few_rows import GatedLinear, GpuLinear
+from domino_kernels.gpu.few_rows import GpuLinear
+from domino_kernels.gpu.layer import GpuLayer
 from domino_kernels.gpu.norm import add_rms_norm, norm_to_slots
-from domino_kernels.gpu.rope_store import Heads, rope_store
+from domino_kernels.gpu.rope_store import rope_store
 from domino_kernels.paged_kv import PagedKV
 from domino_kernels.rope import RotaryTable
 from serving.target_config import EMBEDDING, TargetConfig
@@ -23,6 +24,7 @@ from verify_service.gpu_exchange import Exchange
 from verify_service.gpu_rows import Rows
 from verify_service.ranks import ALONE, Ranks
 from verify_service.shards import Shard
+from verify_service.target import layer_shape
 from verify_service.vocabulary import Vocabulary
 
 Read = Callable[[str, tuple[int, ...]], Tensor]  # a tensor by name and shape, on the device
@@ -35,19 +37,6 @@ class Projection:
     fc: GpuLinear
     norm: Tensor
     eps: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """One decoder layer's weights; q, k, v and gate, up are stacked."""
-
-    heads: Heads
-    norm1: Tensor
-    qkv: GpuLinear
-    o: GpuLinear
-    norm2: Tensor
-    gate_up: GatedLinear
-    down: GpuLinear
 
 
 class GpuTarget:
@@ -85,8 +74,11 @@ class GpuTarget:
         rotary = RotaryTable(config.head_dim, config.rope, positions, dtype, device)
         cos, sin = rotary.at(torch.arange(positions, device=device))
         self._angles = cos.squeeze(1), sin.squeeze(1)
+        shape = layer_shape(self.config)
         self.layers = [
-            _layer(self.config, shard.layer(_of_layer(read, i), bias_after_sum=True), deterministic)
+            GpuLayer(
+                shape, shard.layer(_of_layer(read, i), bias_after_sum=True), fixed=deterministic
+            )
             for i in range(config.num_layers)
         ]
         self.plan = _plan(self.config, dtype, positions if deterministic else 0)
@@ -153,36 +145,3 @@ def _plan(config: TargetConfig, dtype: torch.dtype, fixed_context: int) -> Atten
     if fixed_context:
         return AttentionPlan.fixed(**sizes, element_size=dtype.itemsize, context=fixed_context)
     return AttentionPlan(**sizes, element_size=dtype.itemsize)
-
-
-def _layer(config: TargetConfig, read: Read, fixed: bool) -> Layer:
-    c, d = config, config.head_dim
-    q, kv, hidden, wide = c.num_heads * d, c.num_kv_heads * d, c.hidden_size, c.intermediate_size
-
-    def tensors(width: int, names: dict[str, int], bias: bool) -> tuple[Tensor, Tensor | None]:
-        weights = [read(f"{name}.weight", (size, width)) for name, size in names.items()]
-        biases = [read(f"{name}.bias", (size,)) for name, size in names.items() if bias]
-        return torch.cat(weights), torch.cat(biases) if bias else None
-
-    sizes = {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}
-    qkv = GpuLinear(*tensors(hidden, sizes, c.attention_bias), fixed=fixed)
-    norms = [read(f"self_attn.{n}_norm.weight", (d,)) if c.qk_norm else None for n in "qk"]
-    return Layer(
-        heads=Heads(
-            heads=c.num_heads,
-            kv_heads=c.num_kv_heads,
-            head_dim=d,
-            eps=c.rms_norm_eps,
-            bias=qkv.bias,
-            q_norm=norms[0],
-            k_norm=norms[1],
-        ),
-        norm1=read("input_layernorm.weight", (hidden,)),
-        qkv=qkv,
-        o=GpuLinear(*tensors(q, {"self_attn.o_proj": hidden}, c.output_bias), fixed=fixed),
-        norm2=read("post_attention_layernorm.weight", (hidden,)),
-        gate_up=GatedLinear(
-            *tensors(hidden, {"mlp.gate_proj": wide, "mlp.up_proj": wide}, c.mlp_bias), fixed=fixed
-        ),
-        down=GpuLinear(*tensors(wide, {"mlp.down_proj": hidden}, c.mlp_bias), fixed=fixed),
-    )

@@ -9,18 +9,22 @@ from domino_kernels.gpu.rope_store import Heads
 
 
 class GpuLayer:
-    """The tensors of domino_kernels.decoder.DecoderLayer, by the same names."""
+    """The tensors of domino_kernels.decoder.DecoderLayer, by the same names.
 
-    def __init__(self, shape: LayerShape, read: Read) -> None:
+    fixed: products add in one order whatever the rows.
+    """
+
+    def __init__(self, shape: LayerShape, read: Read, *, fixed: bool = False) -> None:
         s = shape
         q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
         attention = {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}
-        self.qkv = GpuLinear(*stacked(read, attention, s.hidden, bias=s.qkv_bias))
-        self.o = GpuLinear(*stacked(read, {"self_attn.o_proj": s.hidden}, q, bias=s.output_bias))
+        self.qkv = GpuLinear(*stacked(read, attention, s.hidden, bias=s.qkv_bias), fixed=fixed)
+        output = {"self_attn.o_proj": s.hidden}
+        self.o = GpuLinear(*stacked(read, output, q, bias=s.output_bias), fixed=fixed)
         wide = {"mlp.gate_proj": s.intermediate, "mlp.up_proj": s.intermediate}
-        self.gate_up = GatedLinear(*stacked(read, wide, s.hidden, bias=s.mlp_bias))
+        self.gate_up = GatedLinear(*stacked(read, wide, s.hidden, bias=s.mlp_bias), fixed=fixed)
         narrow = {"mlp.down_proj": s.hidden}
-        self.down = GpuLinear(*stacked(read, narrow, s.intermediate, bias=s.mlp_bias))
+        self.down = GpuLinear(*stacked(read, narrow, s.intermediate, bias=s.mlp_bias), fixed=fixed)
         self.norm1 = read("input_layernorm.weight", (s.hidden,))
         self.norm2 = read("post_attention_layernorm.weight", (s.hidden,))
         norms = [f"self_attn.{name}_norm.weight" for name in "qk"]

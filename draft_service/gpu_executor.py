@@ -56,6 +56,7 @@ class GpuExecutor:
         self.num_graph = self.num_eager = 0
         self._captured = model.device.type == "cuda"
         if self._captured:
+            torch.cuda.set_device(model.device)  # of this thread; kernels are launched on it
             with torch.inference_mode():
                 self._graphs.capture()
 

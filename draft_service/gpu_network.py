@@ -42,7 +42,6 @@ def read_gpu_network(
     max_positions: int,
 ) -> GpuNetwork:
     """Raises OptionError naming what the device's memory or the kernels do not allow."""
-    torch.cuda.set_device(tables.embedding.device)
     try:
         model = GpuDraft(
             draft, checkpoint, tables.embedding, max_positions=max_positions,

@@ -7,14 +7,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from domino_kernels.linear import Linear
 from domino_serve.v1 import draft_pb2
+from draft_service.config import DraftServiceConfig
 from draft_service.executor import Executor, Part
 from draft_service.gpu_executor import GpuExecutor
-from draft_service.gpu_model import GpuDraft
-from draft_service.gpu_rollout import make_rollouts
+from draft_service.gpu_network import read_gpu_network
 from draft_service.model import DraftModel
 from draft_service.rollout import make_samplers
-from draft_service.tables import read_tables
+from draft_service.tables import Tables, read_tables
 from serving.draft_format import open_draft
 from serving.target_config import open_target
 from tests import recorded_models
@@ -29,20 +30,29 @@ def executors(
 ) -> tuple[Executor, GpuExecutor]:
     """By the draft's name in recorded_models; float32."""
     target, sizes = open_target(recorded_models.TARGET)
-    draft, config = open_draft(getattr(recorded_models, name), sizes)
+    folder = getattr(recorded_models, name)
+    draft, config = open_draft(folder, sizes)
     cpu, dtype = torch.device("cpu"), torch.float32
     tables = read_tables(config, draft, sizes, target, dtype=dtype, device=cpu)
     model = DraftModel(config, draft, tables.embedding, max_positions=4 * PAGE, dtype=dtype)
     pool = 0 if candidates == "certified" else candidates
     on_cpu = Executor(model, make_samplers(config, draft, tables, pool), model.new_kv(PAGES, PAGE))
-    embedding = tables.embedding.to(device)
-    shape = (sizes.vocab_size, sizes.hidden_size)
-    head = target.tensor(sizes.lm_head_name, shape, dtype).to(device)
-    gpu = GpuDraft(config, draft, embedding, max_positions=4 * PAGE, dtype=dtype)
-    rollouts = make_rollouts(
-        config, draft, embedding, head, tables.target_ids, mode=candidates, max_batch=sessions
+    options = DraftServiceConfig(
+        target=recorded_models.TARGET,
+        draft=folder,
+        domino_candidates=str(candidates),
+        max_sessions=sessions,
     )
-    return on_cpu, GpuExecutor(gpu, rollouts, gpu.new_kv(PAGES, PAGE), max_sessions=sessions)
+    head = Linear(torch.empty(0, 0, dtype=torch.float16))
+    shape = (sizes.vocab_size, sizes.hidden_size)
+    head.weight = target.tensor(sizes.lm_head_name, shape, dtype).to(
+        device
+    )  # on a CPU it is packed
+    there = Tables(
+        embedding=tables.embedding.to(device), lm_head=head, target_ids=tables.target_ids
+    )
+    network = read_gpu_network(options, config, draft, there, 4 * PAGE)
+    return on_cpu, network.executor(network.new_kv(PAGES, PAGE))
 
 
 @dataclass

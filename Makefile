@@ -16,7 +16,7 @@ CPU_LINUX := $(shell [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev
 # Where no C compiler is found, pip installs one; where that fails, torch computes.
 KERNELS := $(BIN)/python -m domino_kernels.native
 
-.PHONY: help setup demo test lint format protos deploy-render deploy-check bench bench-cpu bench-router clean
+.PHONY: help setup demo test chaos lint format protos deploy-render deploy-check bench bench-cpu bench-router clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ demo: setup ## answer three prompts in AR, DFlash and Domino mode on this machin
 
 test: setup ## run the tests
 	@$(BIN)/python -m pytest
+
+chaos: setup ## kill, flood, update and fuzz the services for about an hour; figures in benchmarks/
+	@$(BIN)/python -m tests.chaos --json benchmarks/chaos.json
 
 lint: setup ## ruff, mypy --strict, buf lint
 	@$(BIN)/ruff check

@@ -33,8 +33,8 @@ def read_update(loaded: Loaded, folder: Path) -> Weights:
         with ThreadPoolExecutor(1) as pool:
             weights = pool.submit(read_weights, loaded.config, folder, loaded.weights).result()
         refuse_broken(weights.checkpoint)
-    except StartError as error:
-        raise BadRequest("folder", str(error)) from error
+    except (StartError, OSError, ValueError) as error:  # a name may be too long, or hold a NUL
+        raise BadRequest("folder", f"{error!s:.500}") from error
     refuse_other_shape(loaded.weights.draft, weights.draft)
     return weights
 

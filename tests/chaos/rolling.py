@@ -42,16 +42,18 @@ def is_ready(address: str) -> bool:
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-def update_all(cluster: Cluster, cases: Sequence[Case], seed: int) -> dict[str, Any]:
+def update_all(
+    cluster: Cluster, cases: Sequence[Case], seed: int, clients: int = CLIENTS
+) -> dict[str, Any]:
     """Drafts, then verify groups, then routers; needs two of the last two kinds."""
     balancer = Balancer(cluster.routers)
     members = [*cluster.drafts, *cluster.verifies, *cluster.routers]
-    with Traffic(balancer.pick, cases, CLIENTS, seed) as traffic:
+    with Traffic(balancer.pick, cases, clients, seed) as traffic:
         for member in members:
             finished = len(traffic.answers)
             member.restart()
             # Everybody is used again before the next one goes.
-            assert until(lambda: len(traffic.answers) >= finished + 2 * CLIENTS, 120.0)  # noqa: B023
+            assert until(lambda: len(traffic.answers) >= finished + 2 * clients, 120.0)  # noqa: B023
     balancer.close()
     failed = traffic.failed()
     return {

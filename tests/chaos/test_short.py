@@ -62,7 +62,7 @@ def test_overload_is_refused_with_a_time(services: Cluster, cases: Sequence[Case
 
 def test_an_update_of_everything_fails_no_request(services: Cluster, cases: Sequence[Case]) -> None:
     """Prevents errors for clients each time the services are updated."""
-    found = update_all(services, cases, SEED)
+    found = update_all(services, cases, SEED, clients=2)
     assert (found["failed"], found["wrong"], found["errors"]) == (0, 0, [])
     assert found["leaks"] == {}
 

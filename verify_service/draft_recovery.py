@@ -16,6 +16,7 @@ from serving.errors import Overloaded, ServingError
 from serving.log import about
 from verify_service.draft_links import DraftLinks
 from verify_service.engine import Engine
+from verify_service.metrics import DRAFT_RECOVERED, WAITING_FOR_DRAFT
 from verify_service.sequence import DraftPlan, Sequence
 
 FIRST_PAUSE_S: Final = 0.5
@@ -49,6 +50,7 @@ class DraftRecovery:
         self._waiting: set[Sequence] = set()
         self._pauses: dict[str, _Pause] = defaultdict(_Pause)
         self._running = False
+        WAITING_FOR_DRAFT.watch(lambda: len(self._waiting))
 
     def __len__(self) -> int:
         """Requests that run plain and wait for a seat."""
@@ -80,7 +82,7 @@ class DraftRecovery:
         """Who still waits, by address; empty when the thread is to end."""
         found: dict[str, list[Sequence]] = defaultdict(list)
         with self._lock:
-            self._waiting = {s for s in self._waiting if self._engine.is_live(s)}
+            self._waiting = {s for s in self._waiting if self._engine.may_redraft(s)}
             for sequence in self._waiting:
                 assert sequence.request.wish is not None
                 found[sequence.request.wish.address].append(sequence)
@@ -94,7 +96,9 @@ class DraftRecovery:
         pause = self._pauses[address]
         try:
             link = self._links.get(address)
-            for sequence in sorted(sequences, key=lambda s: s.arrived_ns):
+            # Making the link may have replaced the projection.
+            able = filter(self._engine.may_redraft, sequences)
+            for sequence in sorted(able, key=lambda s: s.arrived_ns):
                 wish = sequence.request.wish
                 assert wish is not None
                 ticket = link.reserve(wish.mode, sequence.capacity)
@@ -105,6 +109,7 @@ class DraftRecovery:
                     self._waiting.discard(sequence)
                 self._engine.redraft(sequence, plan)
                 pause.recovered_at = time.monotonic()
+                DRAFT_RECOVERED.inc()
                 name = sequence.request.request_id
                 log.info("request %s has a draft again", name, extra=about(name))
         except ServingError as error:

@@ -38,6 +38,7 @@ class DraftUpdates:
 
         def install() -> Tensor:
             self._executor.replace_projection(fc, norm)
+            self._engine.forget_rows()
             return self._executor.project(self._block)
 
         rows = self._engine.between_steps(install)

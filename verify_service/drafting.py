@@ -248,7 +248,7 @@ class Drafting:
             self._miss(sequence)
 
     def _miss(self, sequence: Sequence) -> None:
-        if sequence.request.wish:
+        if sequence.request.wish and not sequence.has_old_rows:
             self.want(sequence)
 
 

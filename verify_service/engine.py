@@ -138,11 +138,20 @@ class Engine:
         with self._live_lock:
             return self._live.get(sequence.request.request_id) is sequence
 
+    def may_redraft(self, sequence: Sequence) -> bool:
+        """Whether a request still runs and a draft could take it up."""
+        return self.is_live(sequence) and not sequence.has_old_rows
+
+    def forget_rows(self) -> None:
+        """The rows so far are of a projection that is replaced; for a job `between_steps`."""
+        for sequence in self.scheduler.running:
+            sequence.has_old_rows = sequence.kv_len > 0
+
     def redraft(self, sequence: Sequence, plan: DraftPlan) -> None:
         """Has a sequence drafted for from now on, if it still runs without a draft."""
 
         def begin() -> None:
-            if self.is_live(sequence):
+            if self.may_redraft(sequence):
                 self._drafting.begin(sequence, plan)
 
         self._commands.put(begin)

@@ -92,6 +92,7 @@ class Sequence:
     kv_len: int = 0
     proposals: list[int] = field(default_factory=list)
     draft: DraftSession | None = None
+    has_old_rows: bool = False  # of a projection that was replaced: no draft can use them
     history: AcceptanceHistory = field(default_factory=AcceptanceHistory)
     stats: spec.SpeculationStats = field(default_factory=spec.SpeculationStats)
     timings: spec.RequestTimings = field(default_factory=spec.RequestTimings)

@@ -73,8 +73,11 @@ class DraftEngine:
         return self._seats.release(ticket)
 
     def loads(self) -> draft_pb2.DraftServiceGetLoadsResponse:
-        """Seats and pages that are taken."""
-        return self._seats.loads()
+        """Seats and pages that are taken, and how steps were run."""
+        loads = self._seats.loads()
+        loads.graph_steps = self._executor.num_graph
+        loads.eager_steps = self._executor.num_eager
+        return loads
 
     def step(
         self, stream: Stream, request: draft_pb2.StepRequest, rows: Tensor | None

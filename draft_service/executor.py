@@ -44,7 +44,10 @@ class Part:
 
 
 class StepExecutor(Protocol):
-    """What runs the passes of a draft on its device; owns its draft KV."""
+    """What runs the passes of a draft on its device; owns its draft KV.
+
+    num_graph, num_eager: parts run by a CUDA graph, and by single launches.
+    """
 
     @property
     def config(self) -> DraftConfig: ...
@@ -52,6 +55,10 @@ class StepExecutor(Protocol):
     def modes(self) -> Collection[spec.Mode.ValueType]: ...
     @property
     def kv(self) -> PagedKV: ...
+    @property
+    def num_graph(self) -> int: ...
+    @property
+    def num_eager(self) -> int: ...
     def run(
         self, parts: Sequence[Part], rows: Tensor | None, timings: draft_pb2.DraftTimings
     ) -> list[list[int]]: ...
@@ -96,6 +103,7 @@ class Executor:
             spec.MODE_DSPARK: samplers.dspark,
         }
         self._samplers = {mode: sampler for mode, sampler in found.items() if sampler}
+        self.num_graph = self.num_eager = 0
 
     @property
     def kv(self) -> PagedKV:
@@ -118,6 +126,7 @@ class Executor:
     ) -> list[list[int]]:
         """rows [n, hidden] -> each part's proposals: at least as many as it asks for, or none."""
         began = time.monotonic_ns()
+        self.num_eager += len(parts)
         appending = [part for part in parts if part.num_rows]
         if rows is not None and appending:
             spans = [Span(start=p.start, count=p.num_rows, pages=p.pages) for p in appending]

@@ -278,3 +278,11 @@ def test_seats_are_refused_for_what_cannot_be_drafted(peer: Peer) -> None:
         peer.engine.reserve(spec.MODE_AR, 1)
     with pytest.raises(BadRequest, match="max_positions: 0 is below 1"):
         peer.engine.reserve(spec.MODE_DOMINO, 0)
+
+
+def test_loads_count_steps(peer: Peer) -> None:
+    """Drafts that silently leave the graphs only show as slow ones."""
+    peer.exchange(step(1, 1, 0, 3), rows=random_rows(3, seed=1), opens=[peer.open(1)])
+    peer.exchange(append(1, 2, 3, 2), rows=random_rows(2, seed=2))
+    loads = peer.engine.loads()
+    assert (loads.graph_steps, loads.eager_steps, loads.sessions) == (0, 2, 1)

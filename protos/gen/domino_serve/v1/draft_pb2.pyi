@@ -397,6 +397,8 @@ class DraftServiceGetLoadsResponse(_message.Message):
     KV_PAGES_USED_FIELD_NUMBER: _builtins.int
     KV_PAGES_TOTAL_FIELD_NUMBER: _builtins.int
     STREAMS_FIELD_NUMBER: _builtins.int
+    GRAPH_STEPS_FIELD_NUMBER: _builtins.int
+    EAGER_STEPS_FIELD_NUMBER: _builtins.int
     sessions: _builtins.int
     """Open sessions."""
     reserved: _builtins.int
@@ -409,6 +411,10 @@ class DraftServiceGetLoadsResponse(_message.Message):
     """KV pages there are."""
     streams: _builtins.int
     """Streams of verify services."""
+    graph_steps: _builtins.int
+    """Session steps drafted by a CUDA graph, since the weights were loaded; 0 on a CPU."""
+    eager_steps: _builtins.int
+    """Session steps run by single launches: rows of prompts, and everything on a CPU."""
     def __init__(
         self,
         *,
@@ -418,10 +424,12 @@ class DraftServiceGetLoadsResponse(_message.Message):
         kv_pages_used: _builtins.int = ...,
         kv_pages_total: _builtins.int = ...,
         streams: _builtins.int = ...,
+        graph_steps: _builtins.int = ...,
+        eager_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_pages_total", b"kv_pages_total", "kv_pages_used", b"kv_pages_used", "max_sessions", b"max_sessions", "reserved", b"reserved", "sessions", b"sessions", "streams", b"streams"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eager_steps", b"eager_steps", "graph_steps", b"graph_steps", "kv_pages_total", b"kv_pages_total", "kv_pages_used", b"kv_pages_used", "max_sessions", b"max_sessions", "reserved", b"reserved", "sessions", b"sessions", "streams", b"streams"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -721,7 +729,7 @@ class DraftTimings(_message.Message):
     append_ns: _builtins.int
     """Draft KV of the new rows."""
     backbone_ns: _builtins.int
-    """Block forward through the draft layers."""
+    """Block forward through the draft layers; where one CUDA graph runs a whole step, all of it."""
     rollout_ns: _builtins.int
     """Base logits and rollout."""
     def __init__(

@@ -37,27 +37,31 @@ def image_environment() -> dict[str, str]:
     return {name: value.replace("/cache", "/tmp/cache", 1) for name, value in found.items()}
 
 
-@pytest.mark.skipif(not can_unshare(), reason="needs root and mount namespaces")
-@pytest.mark.parametrize("name", ["verify", "draft"])
-def test_it_gets_ready(name: str, tmp_path: Path) -> None:
-    """Prevents a program that writes beside its mounts: it would end, or warn, in every pod."""
-    write_models(tmp_path / "models")
+def start(name: str, folder: Path) -> "subprocess.Popen[str]":
     pod = next(pod for pod in pods("cpu-demo") if pod.name == name)
-    config = tmp_path / f"{name}.toml"
-    config.write_text(config_text("cpu-demo", pod).replace('"/models/', '"/srv/models/'))
-    command = [sys.executable, "-m", entry_module(pod), "--config", f"/srv/{name}.toml", *OWN_PLACE]
-    process = subprocess.Popen(
-        ["unshare", "-m", "sh", "-c", SANDBOX, "sh", str(tmp_path), *command],
+    text = config_text("cpu-demo", pod).replace('"/models/', '"/srv/models/')
+    (folder / f"{name}.toml").write_text(text)
+    module = entry_module(pod)
+    command = [sys.executable, "-m", module, "--config", f"/srv/{name}.toml", *OWN_PLACE]
+    return subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", SANDBOX, "sh", str(folder), *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **image_environment()},
     )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    process.terminate()
-    _, log = process.communicate(timeout=120)
-    assert line and json.loads(line)["event"] == "ready", log
-    assert process.returncode == 0, log
-    assert "Read-only" not in log and "Permission denied" not in log
-    assert "ERROR" not in log and "WARNING" not in log, log
+
+
+@pytest.mark.skipif(not can_unshare(), reason="needs root and mount namespaces")
+def test_engines_get_ready(tmp_path: Path) -> None:
+    """Prevents a program that writes beside its mounts: it would end, or warn, in every pod."""
+    write_models(tmp_path / "models")
+    for process in [start(name, tmp_path) for name in ("verify", "draft")]:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.terminate()
+        _, log = process.communicate(timeout=120)
+        assert line and json.loads(line)["event"] == "ready", log
+        assert process.returncode == 0, log
+        for trouble in ("Read-only", "Permission denied", "ERROR", "WARNING"):
+            assert trouble not in log, log

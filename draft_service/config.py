@@ -20,7 +20,7 @@ class DraftServiceConfig(ServiceOptions):
     port: int = field(0, help="port to listen on; 0 takes a free one")
     device: str = field("cpu", help="torch device, such as cpu or cuda:0")
     dtype: Literal["float32", "bfloat16", "float16"] = field("float32", help="computation dtype")
-    threads: int = field(0, help="CPU threads; 0 leaves torch's default")
+    threads: int = field(0, help="CPU threads; 0 leaves torch's default, and is 1 beside a GPU")
     domino_candidates: str = field(
         "0",
         help="tokens the Domino correction scores a step: 0 is the exact full vocabulary, K the K "

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
-from draft_service.checks import Refusal, check_step
+from draft_service.checks import Refusal, check_step, usable_rows
 from draft_service.executor import Network, Part, StepExecutor
 from draft_service.seats import Seats, Session
 from serving.contract import mode_name
@@ -155,7 +155,7 @@ class DraftEngine:
     ) -> list[Work]:
         """Steps that pass their checks; the others are answered at once."""
         work: list[Work] = []
-        usable = [] if all_rows is None else all_rows.isfinite().all(-1).tolist()
+        usable = [] if all_rows is None else usable_rows(all_rows)
         taken: set[int] = set()
         first = 0
         for step in request.steps:
@@ -168,7 +168,7 @@ class DraftEngine:
             try:
                 if step.session in taken:
                     raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "session")
-                if not all(usable[rows]):  # NaN in a page would reach the page's next session
+                if not all(usable[rows]):
                     raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "rows")
                 taken.add(step.session)
                 work.append(Work(step, check_step(session, step, self._executor.config), rows))

@@ -124,7 +124,9 @@ def load(config: DraftServiceConfig) -> Loaded:
     """Raises CheckpointError or OptionError naming what does not fit."""
     began = time.monotonic()
     dtype, device = DTYPES[config.dtype], open_device(config.device)
-    use_threads(config.threads, native=dtype == torch.float32 and device.type == "cpu")
+    # Beside a GPU torch's threads would only wake for the small operations between its steps.
+    threads = config.threads or (0 if device.type == "cpu" else 1)
+    use_threads(threads, native=dtype == torch.float32 and device.type == "cpu")
     target, target_config = open_target(config.target)
     weights = read_weights(config, config.draft)
     pages = -(-config.kv_tokens // config.page_size)

@@ -1,10 +1,11 @@
 """What a step is refused for: one reason, the field and both values, before any KV is touched."""
 
 import pytest
+import torch
 
 from domino_serve.v1 import draft_pb2 as pb
 from domino_serve.v1 import speculation_pb2 as spec
-from draft_service.checks import Refusal, check_step
+from draft_service.checks import Refusal, check_step, usable_rows
 from draft_service.seats import Session
 from serving.draft_config import DraftConfig
 from serving.draft_format import open_draft
@@ -108,3 +109,18 @@ def test_an_unknown_session_is_told() -> None:
     with pytest.raises(Refusal) as caught:
         check_step(None, step(), config())
     assert caught.value.message().reason == pb.SESSION_ERROR_REASON_UNKNOWN_SESSION
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_of_numbers_are_usable(dtype: torch.dtype) -> None:
+    """A sum stands for the values: infinities that cancel, and numbers whose sum is none."""
+    rows = torch.zeros(6, 64, dtype=dtype)
+    assert usable_rows(rows) == [True] * 6
+    rows[1] = torch.finfo(dtype).max
+    assert usable_rows(rows) == [True] * 6
+    rows[2, 5] = torch.nan
+    rows[3, 7], rows[3, 8] = torch.inf, -torch.inf
+    rows[4, 63] = torch.inf
+    assert usable_rows(rows) == [True, True, False, False, False, True]
+    assert usable_rows(rows[2:5]) == [False] * 3
+    assert usable_rows(rows[:0]) == []

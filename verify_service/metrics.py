@@ -43,6 +43,16 @@ DRAFT_LOST: Final = Counter(
     "domino_verify_draft_lost_total", "Requests that went on without their draft, by cause", "cause"
 )
 DRAFT_LOST.show("link", "refused")
+DRAFT_RECOVERED: Final = Counter(
+    "domino_verify_draft_recovered_total", "Requests that got a draft again, or late"
+)
+WAITING_FOR_DRAFT: Final = Gauge(
+    "domino_verify_requests_waiting_for_draft",
+    "Requests that are plain until a draft has a seat",
+)
+IDLE_CHECKS: Final = Total(
+    "domino_verify_idle_checks_total", "Times that nothing ran and every page was found free"
+)
 LINKS: Final = Gauge(
     "domino_verify_draft_links", "Streams to draft services that there were, by state", "state"
 )
@@ -58,6 +68,7 @@ def watch(engine: "Engine", links: "DraftLinks") -> None:
     KV_USED.watch(lambda: 1 - pages.num_free / pages.num_pages)
     PREEMPTIONS.watch(lambda: scheduler.num_preempted)
     STEPS.watch(lambda: timeline.count)
+    IDLE_CHECKS.watch(lambda: engine.idle_checks)
     PHASE_S.source = lambda: {(phase,): sums[f"{phase}_ns"] / 1e9 for phase in PHASES}
     PROMPT_TOKENS.watch(lambda: sums["prompt_positions"])
     GENERATION_TOKENS.watch(lambda: sums["tokens"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from domino_client import Client, Completion
-from serving.errors import BadRequest, Overloaded, PeerUnavailable
+from serving.errors import BadRequest, DraftUnavailable, Mismatch, Overloaded, PeerUnavailable
 from serving.fingerprint import tokenizer_hash
 from tests.router.fake_services import HANG, FakeDraft, FakeVerify, served
 from tests.router.router_process import command, running_router
@@ -186,3 +186,17 @@ def test_more_requests_than_allowed_are_refused_at_once(target: Path) -> None:
         with pytest.raises(Overloaded, match="1 requests are running") as caught:
             client.generate(token_ids=[9])
         assert caught.value.retry_after_s == 1.0
+
+
+def test_a_draft_of_another_model_is_refused_at_start(target: Path) -> None:
+    """Prevents a router that is ready and drafts for nobody; one that is only away may come."""
+    other = Mismatch("draft.content_hash", "abc", "def", "start both with the same --draft")
+    fake = FakeVerify()
+    fake.draft_refusal = other
+    with served(fake) as verify:
+        code, message = refusal(*command(target, verify, "--draft", NOBODY))
+        assert code == 1
+        assert str(other) in message.splitlines()[-1]
+        fake.draft_refusal = DraftUnavailable("draft", "is away")
+        with running_router(target, verify, "--draft", NOBODY):
+            assert fake.connects.get(timeout=30) == NOBODY

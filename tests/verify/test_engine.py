@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from domino_serve.v1 import speculation_pb2 as spec
-from serving.errors import BadRequest, Draining, InternalError, Overloaded
+from serving.errors import BadRequest, Draining, InternalError, Overloaded, PeerUnavailable
 from tests.verify.counting_engine import Answer, CountingEngine, counted, counting
 from verify_service.scheduler import Work
 from verify_service.sequence import Sequence as Running
@@ -185,3 +185,20 @@ def test_books_that_do_not_add_up_end_the_engine(caplog: pytest.LogCaptureFixtur
         running.submit([3], 5)
     assert caplog.text.count("Traceback") == 1
     assert "99 of 100 pages" in caplog.text
+
+
+def test_an_engine_that_dies_sends_its_requests_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INTERNAL would be final; a router tries UNAVAILABLE on another verify service."""
+    running = CountingEngine()
+
+    def die() -> None:
+        raise RuntimeError("no step at all")
+
+    monkeypatch.setattr(running.engine, "_try_step", die)
+    failed = threading.Event()
+    running.engine.start(on_failure=failed.set)
+    answer = running.submit([1], 3)
+    with pytest.raises(PeerUnavailable, match="its engine cannot go on"):
+        ended(answer)
+    assert failed.is_set()
+    running.engine.stop()

@@ -1,14 +1,23 @@
 """`domino-serve data`: text for a draft - conversations tokenized, or answered by the target."""
 
 import argparse
+import dataclasses
+import hashlib
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from domino_cli.errors import UsageError
 from domino_cli.models import resolve_model
-from domino_cli.progress import clear, overwrite, say
+from domino_cli.progress import Bar, say
 from domino_cli.stack_arguments import positive
 from serving.errors import StartError
+
+if TYPE_CHECKING:
+    from training.engine_answers import Failed
+    from training.regenerate import Answered
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,13 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     prepare.add_argument("--skip-malformed", action="store_true", help="count bad lines, go on")
     again = actions.add_parser(
-        "regenerate", help="JSONL of prompts or conversations -> the target's own greedy answers"
+        "regenerate",
+        help="JSONL of prompts or conversations -> the target's own greedy answers; the same "
+        "command again goes on where it was interrupted",
     )
     again.add_argument("source", type=Path, metavar="IN.jsonl")
     again.add_argument("folder", type=Path, metavar="OUT", help="folder of the dataset")
     again.add_argument("--rows", type=positive, default=64, metavar="N", help="prompts at a time")
     again.add_argument("--prompt-tokens", type=positive, default=1024, metavar="N")
     again.add_argument("--new-tokens", type=positive, default=1024, metavar="N")
+    again.add_argument(
+        "--keep-truncated",
+        action="store_true",
+        help="learn answers that reached --new-tokens too; else they stay in truncated.jsonl alone",
+    )
     again.add_argument("--device", default="cpu")
     again.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     for sub in (prepare, again):
@@ -73,34 +89,77 @@ def prepare(args: argparse.Namespace) -> int:
 
 
 def regenerate(args: argparse.Namespace) -> int:
+    """Answers what the folder has no answer to yet, then writes the dataset anew."""
     from router.tokenizer import Tokenizer
-    from serving.device import open_device
     from serving.target_config import open_target
-    from serving.tensors import DTYPES
+    from training.answer_journal import AnswerJournal
     from training.dataset import write_dataset
-    from training.generate import Limits
+    from training.engine_answers import Failed
     from training.prepare import read_prompts
     from training.regenerate import LEAST_ANSWER, document
-    from training.regenerate import regenerate as answer
-    from training.target import BatchTarget
 
     folder = resolve_model(args.target)
-    vocab = open_target(folder, weights=False)[1].vocab_size
-    prompts = read_prompts(args.source, Tokenizer.load(folder), vocab)
-    device, dtype = open_device(args.device), DTYPES[args.dtype]
-    target = BatchTarget.load(folder, taps=(), dtype=dtype, device=device)
-    limits = Limits(rows=args.rows, prompt=args.prompt_tokens, new=args.new_tokens, straggling=0.0)
-    answers = list(answer(target, prompts, limits, report=overwrite))
-    clear()
-    kept = [a for a in answers if len(a.tokens) >= LEAST_ANSWER]
-    counts = {
-        "kept": len(kept),
-        "dropped: answer too short": len(answers) - len(kept),
-        "dropped: prompt too long": len(prompts) - len(answers),
-        "cut at new-tokens": sum(not a.ended for a in kept),
+    checkpoint, target = open_target(folder)
+    prompts = read_prompts(args.source, Tokenizer.load(folder), target.vocab_size)
+    about = {
+        "source": hashlib.sha256(args.source.read_bytes()).hexdigest(),
+        "target": checkpoint.content_hash(),
+        "prompt_tokens": args.prompt_tokens,
+        "new_tokens": args.new_tokens,
     }
-    about = {"source": str(args.source), "target": folder.name, "counts": counts}
-    write_dataset(args.folder, [document(prompts[a.prompt], a.tokens) for a in kept], about)
+    with AnswerJournal(args.folder, about) as journal:
+        if journal.done:
+            say(f"{args.folder}: {len(journal.done)} of {len(prompts)} prompts are done")
+        for place in sorted(set(range(len(prompts))) - journal.done):
+            if not 0 < len(prompts[place]) <= args.prompt_tokens:
+                reason = f"{len(prompts[place])} tokens, 1 to {args.prompt_tokens} are allowed"
+                journal.add(Failed(place, reason))
+        wanted = sorted(set(range(len(prompts))) - journal.done)
+        bar, tokens, began = Bar(len(prompts)), 0, time.monotonic()
+        for number, found in enumerate(answers(args, folder, prompts, wanted), 1):
+            journal.add(found)
+            tokens += 0 if isinstance(found, Failed) else len(found.tokens)
+            took = time.monotonic() - began
+            note = f"{tokens / took:.0f} tokens/s"
+            bar.draw(len(journal.done), took / number * (len(wanted) - number), note)
+        bar.clear()
+        kept = [
+            a
+            for a in journal.answers(truncated=args.keep_truncated)
+            if len(a.tokens) >= LEAST_ANSWER
+        ]
+        counts = {"kept": len(kept), **journal.counts()}
+    if not kept:
+        raise UsageError(f"no answer is left: {counts}; raise --new-tokens or --keep-truncated")
+    whole = {"source": str(args.source), "target": folder.name, "counts": counts}
+    write_dataset(args.folder, [document(prompts[a.prompt], a.tokens) for a in kept], whole)
     say(f"{args.folder}: {len(kept)} answers")
     print(json.dumps(counts))
     return 0
+
+
+def answers(
+    args: argparse.Namespace, target: Path, prompts: list[list[int]], wanted: list[int]
+) -> "Iterator[Answered | Failed]":
+    """Of the verify engine on a CPU; on a GPU of rows that advance together."""
+    if not wanted:
+        return
+    if not args.device.startswith("cuda"):
+        from training.engine_answers import engine_answers
+
+        options = {"rows": args.rows, "new": args.new_tokens}
+        yield from engine_answers(
+            target, prompts, wanted, **options, device=args.device, dtype=args.dtype
+        )
+        return
+    from serving.device import open_device
+    from serving.tensors import DTYPES
+    from training.generate import Limits
+    from training.regenerate import regenerate
+    from training.target import BatchTarget
+
+    device, dtype = open_device(args.device), DTYPES[args.dtype]
+    limits = Limits(rows=args.rows, prompt=args.prompt_tokens, new=args.new_tokens, straggling=0.0)
+    loaded = BatchTarget.load(target, taps=(), dtype=dtype, device=device)
+    for found in regenerate(loaded, [prompts[i] for i in wanted], limits):
+        yield dataclasses.replace(found, prompt=wanted[found.prompt])

@@ -30,7 +30,7 @@ class Bar:
     def __init__(self, total: int) -> None:
         self._total, self._next = total, 0.0
 
-    def draw(self, done: int, left_s: float) -> None:
+    def draw(self, done: int, left_s: float, note: str = "") -> None:
         """`done` of the total; draws ten times a second at most."""
         now = time.monotonic()
         if now < self._next and done < self._total:
@@ -39,7 +39,7 @@ class Bar:
         filled = self.WIDTH * done // self._total
         left = time.strftime("%H:%M:%S", time.gmtime(left_s))
         bar = "#" * filled + "-" * (self.WIDTH - filled)
-        overwrite(f"[{bar}] {done}/{self._total}, {left} left")
+        overwrite(f"[{bar}] {done}/{self._total}, {left} left {note}".rstrip())
 
     def clear(self) -> None:
         clear()

@@ -70,7 +70,7 @@ def test_answers_by_the_target(
     prompts = ({"input_ids": [i, 9, 30], "loss_mask": [0, 0, 0]} for i in (5, 60))
     lines.write_text("".join(json.dumps(p) + "\n" for p in prompts))
     command = ["data", "regenerate", str(lines), str(tmp_path / "out"), "--target", str(target)]
-    assert main([*command, "--new-tokens", "20", "--prompt-tokens", "200"]) == 0
+    assert main([*command, "--new-tokens", "20", "--prompt-tokens", "200", "--keep-truncated"]) == 0
     counts = json.loads(capsys.readouterr().out)
     about = json.loads((tmp_path / "out" / "dataset.json").read_text())
     assert about["counts"] == counts and counts["kept"] == about["documents"]

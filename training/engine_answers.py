@@ -1,0 +1,99 @@
+"""Answers by the verify engine itself: prompts in, the target's greedy continuation out.
+
+On a CPU this is the fastest way (kernels in C, continuous batching); on a GPU training.regenerate
+advances thousands of rows as one graph. Next: training.answer_journal.
+"""
+
+import queue
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import verify_service.load
+from domino_serve.v1 import speculation_pb2 as spec
+from domino_serve.v1 import verify_pb2
+from serving.compute_thread import ComputeThread
+from serving.errors import ServingError
+from training.regenerate import Answered
+from verify_service.config import VerifyConfig
+from verify_service.engine import Engine
+from verify_service.sequence import Event, Request
+
+PAGE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A prompt that got no answer, and why."""
+
+    prompt: int
+    reason: str
+
+
+def engine_answers(
+    target: Path,
+    prompts: Sequence[Sequence[int]],
+    wanted: Sequence[int],
+    *,
+    rows: int,
+    new: int,
+    device: str,
+    dtype: str,
+) -> Iterator[Answered | Failed]:
+    """Answers of up to `new` tokens to the prompts whose places are `wanted`, `rows` at a time."""
+    longest = max((len(prompts[i]) for i in wanted), default=1) + new
+    config = VerifyConfig(
+        target=target,
+        device=device,
+        dtype=dtype,  # type: ignore[arg-type]
+        max_sequences=rows,
+        max_waiting=rows,
+        page_size=PAGE,
+        kv_tokens=rows * -(-longest // PAGE) * PAGE,
+    )
+    compute = ComputeThread("answers-engine")
+    loaded = compute.run(lambda: verify_service.load.load(config))
+    stops = frozenset(loaded.info.eos_token_ids)
+    loaded.engine.start(compute=compute)
+    running: deque[tuple[int, queue.SimpleQueue[Event]]] = deque()
+    try:
+        for place in wanted:
+            running.append((place, _submit(loaded.engine, place, prompts[place], new, stops)))
+            if len(running) == 2 * rows:
+                yield _collected(*running.popleft())
+        while running:
+            yield _collected(*running.popleft())
+    finally:
+        loaded.engine.stop()
+
+
+def _submit(
+    engine: Engine, place: int, prompt: Sequence[int], new: int, stops: frozenset[int]
+) -> "queue.SimpleQueue[Event]":
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    request = Request(
+        request_id=str(place),
+        prompt_ids=list(prompt),
+        max_tokens=new,
+        stop_ids=stops,
+        emit=events.put,
+    )
+    try:
+        engine.submit(request)
+    except ServingError as error:
+        events.put(error)
+    return events
+
+
+def _collected(place: int, events: "queue.SimpleQueue[Event]") -> Answered | Failed:
+    tokens: list[int] = []
+    while True:
+        event = events.get()
+        if isinstance(event, ServingError):
+            return Failed(place, str(event))
+        if isinstance(event, verify_pb2.VerifyComplete):
+            ended = event.finish_reason == spec.FINISH_REASON_STOP
+            return Answered(prompt=place, tokens=tokens, ended=ended)
+        assert isinstance(event, verify_pb2.VerifyChunk), "scores are for Score"
+        tokens.extend(event.token_ids)

@@ -4,6 +4,7 @@
 `k8s:[NAMESPACE/]SERVICE:PORT` a Kubernetes Service. router.groups and router.seats take the sets.
 """
 
+import importlib.util
 import re
 from collections.abc import AsyncIterator
 from typing import Final, Protocol
@@ -45,6 +46,8 @@ def discovery(name: str, text: str) -> Discovery:
     if text.startswith("k8s:"):
         if not (found := _KUBERNETES.fullmatch(text)) or not _is_port(found[3]):
             raise OptionError(name, text, "must be k8s:SERVICE:PORT or k8s:NAMESPACE/SERVICE:PORT")
+        if importlib.util.find_spec("kubernetes") is None:
+            raise OptionError(name, text, "needs a client: pip install 'domino-serve[k8s]'")
         return KubernetesService(found[2], found[3], namespace=found[1])
     if text.startswith("dns:"):
         if not (found := _DNS.fullmatch(text)) or not _is_port(found[2]):

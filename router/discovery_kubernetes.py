@@ -4,7 +4,6 @@ Needs the extra [k8s] and the right to list and watch endpointslices in the name
 """
 
 import asyncio
-import importlib.util
 import json
 import logging
 import os
@@ -29,8 +28,6 @@ class KubernetesService:
     def __init__(
         self, service: str, port: str, *, namespace: str | None = None, pause_s: float = 1.0
     ) -> None:
-        if importlib.util.find_spec("kubernetes") is None:
-            raise StartError("watching a Kubernetes Service needs pip install 'domino-serve[k8s]'")
         self._service, self._port, self._pause_s = service, port, pause_s
         self._namespace = namespace or _own_namespace()
 

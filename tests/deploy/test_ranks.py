@@ -18,7 +18,7 @@ from tests.deploy.manifests import config_text, pods
 from tests.recorded_models import PROMPTS
 from tests.services.requests import start
 
-END_S = 120
+END_S, TOKENS = 120, 60
 ON_CPU = ["--device", "cpu", "--dtype", "float32", "--threads", "1", "--kv-tokens", "2048"]
 
 
@@ -76,10 +76,10 @@ def test_a_group_over_two_nodes_serves_and_drains(tmp_path: Path) -> None:
         assert nodes[0].stdout is not None
         address = json.loads(nodes[0].stdout.readline())["address"]
         with channel(address) as calls:
-            call = start(VerifyServiceStub(calls), PROMPTS[0], 200)
+            call = start(VerifyServiceStub(calls), PROMPTS[0], TOKENS)
             for node in nodes:
                 node.send_signal(signal.SIGTERM)
             ids, done = call.finish()
-        assert (len(ids), done.finish_reason) == (200, spec.FINISH_REASON_LENGTH)
+        assert (len(ids), done.finish_reason) == (TOKENS, spec.FINISH_REASON_LENGTH)
         for node in nodes:
             node.wait(END_S)

@@ -275,3 +275,10 @@ def test_an_option_that_names_none_is_refused(text: str) -> None:
     """Prevents a router that starts, and then waits for a place that cannot exist."""
     with pytest.raises(OptionError, match="verify"):
         discovery("verify", text)
+
+
+def test_a_service_needs_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prevents an ImportError in a background task of a router installed without the extra."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(OptionError, match=r"domino-serve\[k8s\]"):
+        discovery("verify", "k8s:verify:grpc")

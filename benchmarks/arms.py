@@ -31,11 +31,16 @@ class Arm(Protocol):
 
 
 class ServiceArm:
-    """A mode of the services behind `client`; width 1 is plain decoding."""
+    """A mode of the services behind `client`; width 1 is plain decoding.
 
-    def __init__(self, client: Client, mode: ModeName, width: int = 1) -> None:
+    adaptive: the services choose up to `width`, so that plain steps mean no lost draft.
+    """
+
+    def __init__(
+        self, client: Client, mode: ModeName, width: int = 1, *, adaptive: bool = False
+    ) -> None:
         self.name: ModeName = mode
-        self.width = width
+        self.width, self._adaptive = width, adaptive
         self._client = client
 
     def answer(self, prompt: Prompt, max_tokens: int) -> Sample:
@@ -64,7 +69,8 @@ class ServiceArm:
 
     def _was_drafted(self, found: Speculation) -> bool:
         """Drafting may end with one plain step: when a single token is left to produce."""
-        return found.mode == self.name and (self.width == 1 or found.plain_steps <= 1)
+        plain = self.width == 1 or self._adaptive or found.plain_steps <= 1
+        return found.mode == self.name and plain
 
     def _sample(self, prompt: Prompt, found: Answer, attempts: int) -> Sample:
         speculation = found.completion.speculation

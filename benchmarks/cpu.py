@@ -59,19 +59,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(config: StackConfig, plan: Plan, prompts: Prompts) -> Measured:
     """Starts the services in the plan's dtype, finds the best widths and runs all arms."""
     say(f"{plan.dtype}: {plan.prompts} prompts of each workload, {plan.max_tokens} tokens")
-    config = replace(config, dtype=plan.dtype)
+    policy = "fixed" if plan.widths else "auto"
+    config = replace(config, dtype=plan.dtype, width_policy=policy)
     with (
         Stack(config) as stack,
         Client(stack.router_address) as client,
         TransformersArm(config.target, plan.dtype, config.threads) as peer,
     ):
         held_out, timed = prompts.held_out(plan.sweep_prompts), prompts.timed(plan.prompts)
-        candidates = [peer, *sweep_arms(client, plan.widths)]
+        most = client.model_info().default_draft_tokens + 1
+        adaptive = not plan.widths
+        candidates = [peer, *sweep_arms(client, plan.widths or (most,), adaptive=adaptive)]
         run_rounds(candidates, held_out[:1], WARM_UP_TOKENS, quiet)
         sweep = run_rounds(candidates, held_out, plan.sweep_tokens, say)
         widths = best_widths(sweep)
         say(f"{plan.dtype}, widths on {len(held_out)} prompts of their own:\n{sweep_table(sweep)}")
-        drafting = [ServiceArm(client, mode, width) for mode, width in widths.items()]
+        drafting = [ServiceArm(client, m, w, adaptive=adaptive) for m, w in widths.items()]
         arms: list[Arm] = [peer, ServiceArm(client, "ar"), *drafting]
         most_s = expected_s(sweep, arms, len(timed) * plan.max_tokens)
         say(f"{plan.dtype}: {len(timed)} prompts by {len(arms)} arms, {minutes(most_s)} at most")

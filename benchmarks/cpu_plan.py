@@ -13,14 +13,14 @@ from domino_cli.stack_arguments import positive
 
 WORKLOADS = ("gsm8k", "humaneval", "mt-bench")
 DTYPES = ("float32", "bfloat16")
-PROMPTS, MAX_TOKENS, WIDTHS = 16, 128, (4, 5, 6, 8, 16)
-DEFAULT_WIDTHS = ",".join(map(str, WIDTHS))
+PROMPTS, MAX_TOKENS = 16, 128
 BFLOAT16_PROMPTS, BFLOAT16_TOKENS = 3, 48
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """prompts, sweep_prompts: of each workload. The sweep chooses among `widths`."""
+    """prompts, sweep_prompts: of each workload. The sweep chooses among `widths`; without any the
+    services' width policy is auto, and it learns from the sweep's prompts."""
 
     dtype: str
     prompts: int
@@ -63,7 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=positive, metavar="N", help=f"new tokens (default: {MAX_TOKENS})"
     )
     parser.add_argument(
-        "--widths", type=widths, metavar="N,N", help=f"to choose from (default: {DEFAULT_WIDTHS})"
+        "--widths",
+        type=widths,
+        metavar="N,N",
+        help="fixed ones to choose from (default: the services' width policy auto)",
     )
     parser.add_argument("--dtype", choices=DTYPES, help="this one only (default: both)")
     parser.add_argument("--threads", type=positive, metavar="N", help="of every arm's model")
@@ -74,13 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def plans(args: argparse.Namespace) -> list[Plan]:
     """One plan per dtype, float32 first: figures come from that one, bfloat16 is a shorter look."""
-    full, quick = (PROMPTS, MAX_TOKENS, WIDTHS), (1, 32, (4, 8))
-    prompts, max_tokens, widths = quick if args.quick else full
+    prompts, max_tokens = (1, 32) if args.quick else (PROMPTS, MAX_TOKENS)
     float32 = Plan(
         dtype="float32",
         prompts=args.prompts or prompts,
         max_tokens=args.max_tokens or max_tokens,
-        widths=args.widths or widths,
+        widths=args.widths or (),
         sweep_prompts=1,
         sweep_tokens=16 if args.quick else 48,
     )
@@ -99,7 +101,7 @@ def is_full(args: argparse.Namespace) -> bool:
     wanted = {
         "prompts": (None, PROMPTS),
         "max_tokens": (None, MAX_TOKENS),
-        "widths": (None, WIDTHS),
+        "widths": (None,),
         "dtype": (None, "float32"),
         "target": (DEFAULT_TARGET,),
         "draft": (DEFAULT_DRAFT,),

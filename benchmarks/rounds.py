@@ -41,9 +41,11 @@ def label(arm: Arm) -> str:
     return f"{arm.name}@{arm.width}" if arm.width > 1 else arm.name
 
 
-def sweep_arms(client: Client, widths: Sequence[int]) -> list[Arm]:
+def sweep_arms(client: Client, widths: Sequence[int], *, adaptive: bool) -> list[Arm]:
     """Plain decoding, and both drafting modes at every width."""
-    drafting = [ServiceArm(client, mode, width) for mode in DRAFTING for width in widths]
+    drafting = [
+        ServiceArm(client, mode, width, adaptive=adaptive) for mode in DRAFTING for width in widths
+    ]
     return [ServiceArm(client, "ar"), *drafting]
 
 

@@ -37,6 +37,7 @@ class StackConfig:
     device: str | None = None
     dtype: str | None = None
     width: int | None = None
+    width_policy: str | None = None
     threads: int | None = None
     max_sequences: int | None = None
     domino_candidates: int | str | None = None
@@ -68,6 +69,7 @@ class StackConfig:
             *flags(
                 {
                     "width": self.width,
+                    "width_policy": self.width_policy,
                     "max_sequences": self.max_sequences,
                     "deterministic": self.deterministic,
                     "timeline": self.timeline,

@@ -16,6 +16,7 @@ STACK_FLAGS = (
     "device",
     "dtype",
     "width",
+    "width_policy",
     "threads",
     "max_sequences",
     "domino_candidates",
@@ -23,7 +24,7 @@ STACK_FLAGS = (
     "deterministic",
     "tp",
 )
-NEED_DRAFT = ("width", "domino_candidates")
+NEED_DRAFT = ("width", "width_policy", "domino_candidates")
 DTYPES = {
     "float32": "float32",
     "fp32": "float32",
@@ -56,7 +57,13 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         help="positions verified in a step, 1 is plain decoding (default: the draft's block size "
-        "B, on a CPU 4; B + 1 verifies a whole block, where the draft proposes one)",
+        "B; B + 1 verifies a whole block, where the draft proposes one)",
+    )
+    group.add_argument(
+        "--width-policy",
+        choices=("fixed", "auto"),
+        help="auto: each step as wide as pays, plain where nothing does, up to --width (default: "
+        "auto on a CPU without --width, else fixed)",
     )
     group.add_argument("--threads", type=positive, metavar="N", help="CPU threads of each model")
     group.add_argument(
@@ -145,6 +152,7 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
         device=args.device,
         dtype=DTYPES[args.dtype] if args.dtype else None,
         width=args.width,
+        width_policy=args.width_policy,
         threads=args.threads,
         max_sequences=args.max_sequences,
         domino_candidates=args.domino_candidates,

@@ -25,9 +25,10 @@ def engines(
 ) -> InProcess:
     """Both engines on small KV caches; extra options go to the verify service.
 
-    One thread: tiny models spend their time at thread barriers otherwise.
+    One thread: tiny models spend their time at thread barriers otherwise. A fixed width: steps
+    must not follow the clock.
     """
-    options = {"kv_tokens": 2048, "threads": threads} | verify
+    options = {"kv_tokens": 2048, "threads": threads, "width_policy": "fixed"} | verify
     loaded = verify_service.load.load(
         VerifyConfig(target=target, draft=draft, page_size=page_size, **options)  # type: ignore[arg-type]
     )

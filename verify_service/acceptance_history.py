@@ -1,39 +1,44 @@
-"""How often a sequence's proposals were accepted lately, place by place."""
+"""How often proposals were accepted lately, place by place, of one sequence or of many."""
 
 from collections.abc import Sequence as Seq
+from itertools import accumulate
+from operator import mul
 from typing import Final
 
-KEPT: Final = 0.97  # of the counts, a step
-PRIOR_STEPS: Final = 4.0  # what the acceptance of all weighs against a sequence's own
+KEPT: Final = 0.97  # of a sequence's counts, a step
+PRIOR_STEPS: Final = 4.0  # what the acceptance of others weighs against the own
 
 
 class AcceptanceHistory:
-    """Counts that fade; `PRIOR_STEPS` of everybody's rates stand in until there are own ones."""
+    """Counts that fade. last: proposals and accepted ones of the last step."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: float = KEPT) -> None:
+        self._fading = kept
         self._tried: list[float] = []
         self._kept: list[float] = []
+        self.last = (0, 0)
 
     def add(self, proposed: int, accepted: int) -> None:
         """A verified step; what stands behind the first refusal was not tried."""
+        self.last = proposed, accepted
         tried = min(proposed, accepted + 1)
         missing = tried - len(self._tried)
         self._tried += [0.0] * missing
         self._kept += [0.0] * missing
         for place in range(tried):
-            self._tried[place] = self._tried[place] * KEPT + 1
-            self._kept[place] = self._kept[place] * KEPT + (place < accepted)
+            self._tried[place] = self._tried[place] * self._fading + 1
+            self._kept[place] = self._kept[place] * self._fading + (place < accepted)
 
-    def expected_tokens(self, prior: Seq[float]) -> list[float]:
-        """[n + 1]: tokens that a step with 0..n proposals is expected to give, the bonus included.
+    def rates(self, prior: Seq[float]) -> list[float]:
+        """[n]: how often the proposal at a place is accepted, if those before it are; the prior
+        [n] stands in for what is not known yet."""
+        return [
+            (kept + PRIOR_STEPS * rate) / (tried + PRIOR_STEPS)
+            for kept, tried, rate in zip(self._kept, self._tried, prior, strict=False)
+        ] + list(prior[len(self._tried) :])
 
-        prior [n]: how often everybody's proposal at a place is accepted, if those before it are.
-        """
-        found, reached = [1.0], 1.0
-        for place, rate in enumerate(prior):
-            if place < len(self._tried):
-                kept = self._kept[place] + PRIOR_STEPS * rate
-                rate = kept / (self._tried[place] + PRIOR_STEPS)
-            reached *= rate
-            found.append(found[-1] + reached)
-        return found
+
+def expected_tokens(rates: Seq[float]) -> list[float]:
+    """[n + 1]: tokens that a step with 0..n proposals is expected to give, the bonus included."""
+    reached = accumulate(rates, mul, initial=1.0)
+    return list(accumulate(reached))

@@ -25,13 +25,13 @@ class VerifyConfig(ServiceOptions):
     threads: int = field(0, help="CPU threads; 0 leaves torch's default")
     width: int = field(
         0,
-        help="positions verified a step, the current token included; 0 is the draft's block size, "
-        "on a CPU 4",
+        help="positions verified a step, the current token included; 0 is the draft's block size",
     )
-    width_policy: Literal["fixed", "auto"] = field(
-        "fixed",
+    width_policy: Literal["fixed", "auto"] | None = field(
+        None,
         help="fixed verifies --width positions; auto takes from step times and acceptance what is "
-        "fastest, plain steps included, up to --width, by default the draft's block size",
+        "fastest, plain steps included, up to --width (default: auto on a CPU without --width, "
+        "else fixed)",
     )
     max_sequences: int = field(32, help="sequences that run at once")
     max_waiting: int = field(64, help="requests that wait at most; more are refused")

@@ -28,8 +28,6 @@ from verify_service.width_policy import AutoWidth, PlannedWidth, WidthPolicy
 
 log = logging.getLogger(__name__)
 
-# A CPU pays for every row of a step: 4 is fastest by measurement (LOG.md, 2026-11-29 (8)).
-CPU_WIDTH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,7 @@ def load(config: VerifyConfig) -> Loaded:
         block = [tap.to(device, dtype) for tap in test]
         self_test = to_message(part.projection(block))
         info.draft.CopyFrom(draft_fingerprint(part.draft_checkpoint, draft))
-        info.default_draft_tokens = _width(config, draft, device) - 1
+        info.default_draft_tokens = _width(config, draft) - 1
     info.max_context = min(info.max_context, pages * config.page_size)
     if config.draft:
         check_recorded_test(config.draft, executor, config.page_size, part.target.vocab_size)
@@ -113,21 +111,19 @@ def load(config: VerifyConfig) -> Loaded:
     )
 
 
-def _width(config: VerifyConfig, draft: DraftConfig, device: torch.device) -> int:
+def _width(config: VerifyConfig, draft: DraftConfig) -> int:
     limit = draft.max_draft_tokens + 1
     if config.width > limit:
         raise OptionError("width", config.width, f"this draft allows 1 to {limit}")
-    small = device.type == "cpu" and config.width_policy == "fixed"
-    most = CPU_WIDTH if small else draft.block_size
-    return config.width or min(most, draft.block_size)
+    return config.width or draft.block_size
 
 
 def _widths(config: VerifyConfig, draft_tokens: int) -> WidthPolicy:
-    if config.width_policy == "fixed":
-        return PlannedWidth()
-    if draft_tokens == 0:
+    on_cpu = torch.device(own_device(config.device)).type == "cpu"
+    policy = config.width_policy or ("auto" if on_cpu and not config.width else "fixed")
+    if draft_tokens == 0 and config.width_policy == "auto":
         raise OptionError("width_policy", "auto", "needs a draft and a width above 1")
-    return AutoWidth(draft_tokens)
+    return AutoWidth(draft_tokens) if policy == "auto" and draft_tokens else PlannedWidth()
 
 
 def _synthetic(

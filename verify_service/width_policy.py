@@ -6,8 +6,8 @@
 from collections.abc import Sequence as Seq
 from typing import Final, Protocol
 
+from verify_service.acceptance_history import AcceptanceHistory, expected_tokens
 from verify_service.sequence import Sequence
-from verify_service.speculation import STEP_COUNTS
 from verify_service.step_costs import StepCosts
 from verify_service.timeline import Step
 
@@ -16,7 +16,8 @@ EVERY: Final = 4  # steps between two choices
 GAIN: Final = 1.03  # by how much another width must be better to be taken
 FIRST_PROBE, LAST_PROBE = 64, 1024  # plain steps between two looks whether drafts pay again
 PROBE_STEPS: Final = 3
-HOPED_RATE, HOPED_STEPS = 0.8, 4.0  # of proposals at places that nobody has tried yet
+HOPED_RATE: Final = 0.8  # of proposals at places that nobody has tried yet
+ALL_KEPT: Final = 0.998  # of everybody's counts, a look
 
 
 class WidthPolicy(Protocol):
@@ -51,6 +52,7 @@ class AutoWidth:
         self._choices = [n for n in TRIED if n < most] + [most]
         self._costs = StepCosts()
         self._untried = [n for n in self._choices for _ in range(2)]  # from the widest on
+        self._everybody: dict[int, AcceptanceHistory] = {}  # by mode
         self._current, self._drafted = most, 0  # of the last step
         self._steps = self._plain_steps = 0
         self._probing, self._probe_after = 0, FIRST_PROBE
@@ -61,6 +63,8 @@ class AutoWidth:
         if not drafted:
             return self._current
         self._steps += 1
+        if self._steps % EVERY == 0:
+            self._remember(drafted)
         if self._untried:
             self._current = self._untried.pop()
         elif self._probing:
@@ -85,8 +89,7 @@ class AutoWidth:
 
     def _best(self, drafted: Seq[Sequence], sequences: int, choices: Seq[int]) -> int:
         """Of `choices`, what gives the most tokens a second; the current one where it is close."""
-        prior = everybodys_rates(self._choices[-1])
-        expected = [s.history.expected_tokens(prior) for s in drafted]
+        expected = [expected_tokens(s.history.rates(self._prior(s))) for s in drafted]
         plain = sequences - len(drafted)
 
         def speed(choice: int) -> float:
@@ -97,12 +100,17 @@ class AutoWidth:
         stays = self._current in choices and speed(best) < GAIN * speed(self._current)
         return self._current if stays else best
 
+    def _remember(self, drafted: Seq[Sequence]) -> None:
+        for sequence in drafted:
+            of_all = self._everybody.setdefault(_mode(sequence), AcceptanceHistory(ALL_KEPT))
+            of_all.add(*sequence.history.last)
 
-def everybodys_rates(places: int) -> list[float]:
-    """How often a proposal was accepted where all before it were, over all sequences so far."""
-    tried, kept = [HOPED_STEPS] * places, [HOPED_STEPS * HOPED_RATE] * places
-    for (proposed, accepted), count in STEP_COUNTS.drafted().items():
-        for place in range(min(proposed, accepted + 1, places)):
-            tried[place] += count
-            kept[place] += count * (place < accepted)
-    return [k / t for k, t in zip(kept, tried, strict=True)]
+    def _prior(self, sequence: Sequence) -> list[float]:
+        hoped = [HOPED_RATE] * self._choices[-1]
+        of_all = self._everybody.get(_mode(sequence))
+        return of_all.rates(hoped) if of_all else hoped
+
+
+def _mode(sequence: Sequence) -> int:
+    assert sequence.draft is not None
+    return sequence.draft.plan.mode

@@ -126,7 +126,7 @@ def test_inspect_checks_a_draft_against_a_target(embedded_draft: Path, tiny_targ
     """Prevents finding out at start-up, on the machine with the GPU, that the two do not fit."""
     alone = json.loads(run("inspect", str(embedded_draft), "--json").stdout)
     assert (alone["kind"], alone["config"]["block_size"]) == ("draft", 16)
-    assert alone["tensors"]["parameters"] == 19_317_632
+    assert alone["tensors"]["parameters"] == 19_658_880
     wrong = run("inspect", str(embedded_draft), "--target", str(tiny_target))
     assert "vocab_size is 49152" in error_line(wrong)
     assert wrong.returncode == 1

@@ -52,7 +52,7 @@ class Embedded:
 
 @pytest.fixture(scope="module")
 def embedded(embedded_target: Path, embedded_draft: Path) -> Iterator[Embedded]:
-    verify = load_verify(VerifyConfig(target=embedded_target, draft=embedded_draft))
+    verify = load_verify(VerifyConfig(target=embedded_target, draft=embedded_draft, width=4))
     draft = load_draft(DraftServiceConfig(target=embedded_target, draft=embedded_draft))
     tokenizer = Tokenizer.load(embedded_target)
     prompts = [tokenizer.encode_chat([{"role": "user", "content": text}]) for text in QUESTIONS]

@@ -105,7 +105,9 @@ def _engines(fixture: Fixture) -> Iterator[InProcess]:
     with tempfile.TemporaryDirectory() as folder:
         draft = _draft_folder(fixture, Path(folder))
         verify = verify_service.load.load(
-            VerifyConfig(target=target, draft=draft, page_size=8, kv_tokens=256)
+            VerifyConfig(
+                target=target, draft=draft, page_size=8, kv_tokens=256, width_policy="fixed"
+            )
         )
         drafter = draft_service.load.load(
             DraftServiceConfig(target=target, draft=draft, page_size=8, kv_tokens=256)

@@ -85,10 +85,12 @@ def serve_draft(
 
 @contextmanager
 def serve_verify(
-    draft: Path | None = DOMINO_SHIFT, target: Path = TARGET, **options: float
+    draft: Path | None = DOMINO_SHIFT, target: Path = TARGET, **options: float | str
 ) -> Iterator[Verify]:
-    """`options` are VerifyConfig's. One thread: tiny models spend their time at barriers else."""
-    values = {"kv_tokens": 8192, "threads": 1, "page_size": 16} | options
+    """`options` are VerifyConfig's. One thread: tiny models spend their time at barriers else. A
+    fixed width: statistics are compared, and must not follow the clock."""
+    fixed = {"kv_tokens": 8192, "threads": 1, "page_size": 16, "width_policy": "fixed"}
+    values = fixed | options
     config = VerifyConfig(target=target, draft=draft, **values)  # type: ignore[arg-type]
     server = Server("verify", host="127.0.0.1", port=0, grace_s=10, max_workers=32)
     loaded = verify_service.load.load(config)

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from tests.verify.counting_engine import counted, counting
 from tests.verify.counting_link import CountingLink
-from verify_service import width_policy
-from verify_service.acceptance_history import AcceptanceHistory
+from verify_service.acceptance_history import AcceptanceHistory, expected_tokens
 from verify_service.sequence import DraftSession, Request, Sequence
-from verify_service.speculation import StepCounts
 from verify_service.step_costs import Curve
 from verify_service.timeline import Step
 from verify_service.width_policy import FIRST_PROBE, AutoWidth
@@ -61,7 +59,6 @@ def test_plain_steps_send_a_draft_nothing() -> None:
 
 
 def served(
-    monkeypatch: pytest.MonkeyPatch,
     rates: Callable[[int], Seq[float]],
     *,
     verify: Cost,
@@ -71,8 +68,7 @@ def served(
 ) -> tuple[list[int], float]:
     """A machine of these costs and sequences of these acceptance rates: the draft tokens of each
     step, and tokens a millisecond of the steps behind the first hundred."""
-    counts, draw = StepCounts(), random.Random(0)
-    monkeypatch.setattr(width_policy, "STEP_COUNTS", counts)
+    draw = random.Random(0)
     policy, sequences = AutoWidth(MOST), [a_sequence() for _ in range(batch)]
     asked, chosen = 0, []
     tokens = time = 0.0
@@ -83,7 +79,6 @@ def served(
             while accepted < asked and draw.random() < rates(number)[accepted]:
                 accepted += 1
             sequence.history.add(asked, accepted)
-            counts._steps[asked, accepted] = counts._steps.get((asked, accepted), 0) + 1
             emitted += accepted + 1
         positions, asked = batch * (asked + 1), policy.draft_tokens(sequences)
         waited = draft(asked) if asked else 0.0
@@ -125,23 +120,21 @@ def speed(rate: float, draft_tokens: int, verify: Cost, draft: Cost, batch: int 
     ],
 )
 def test_as_fast_as_the_best_fixed_width(
-    monkeypatch: pytest.MonkeyPatch, rate: float, verify: Cost, draft: Cost, batch: int
+    rate: float, verify: Cost, draft: Cost, batch: int
 ) -> None:
     """A policy that is worse than one setting is worse than none; plain decoding is one of them."""
-    _, found = served(monkeypatch, lambda _: [rate] * MOST, verify=verify, draft=draft, batch=batch)
+    _, found = served(lambda _: [rate] * MOST, verify=verify, draft=draft, batch=batch)
     best = max(speed(rate, n, verify, draft, batch) for n in range(MOST + 1))
     assert found > 0.95 * best
 
 
-def test_speculation_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speculation_is_found_again() -> None:
     """Plain steps say nothing of a draft: without a look now and then it would be off for good."""
 
     def rates(number: int) -> list[float]:
         return [0.05 if number < 400 else 0.9] * MOST
 
-    chosen, _ = served(
-        monkeypatch, rates, verify=lambda rows: 10 + rows, draft=lambda n: 4.0, steps=2000
-    )
+    chosen, _ = served(rates, verify=lambda rows: 10 + rows, draft=lambda n: 4.0, steps=2000)
     assert chosen[100:400].count(0) > 250
     assert min(chosen[1500:]) > 2
     assert any(chosen[100 : 100 + 3 * FIRST_PROBE])
@@ -153,7 +146,7 @@ def test_expected_tokens_follow_what_was_accepted(accepted: list[int]) -> None:
     history = AcceptanceHistory()
     for count in accepted:
         history.add(7, count)
-    expected = history.expected_tokens([0.5] * 7)
+    expected = expected_tokens(history.rates([0.5] * 7))
     tried = kept = 0.0
     for count in accepted:
         tried, kept = tried * 0.97 + 1, kept * 0.97 + (count > 0)

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Final
 
 from domino_cli.errors import UsageError
+from domino_cli.stack import flag
 from domino_client import Tls
 from serving.options import OptionError
 
 TOKEN_VARIABLE: Final = "DOMINO_SERVE_TOKEN"
-ACCESS_FLAGS: Final = ("tls_ca", "tls_cert", "tls_key", "tls_server_name", "token_file")
+_FLAGS: Final = ("tls_ca", "tls_cert", "tls_key", "tls_server_name", "token_file")
 
 
 def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,12 +35,19 @@ def add_token_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def refuse_access_flags(args: argparse.Namespace) -> None:
+    """For a command that starts its own services, which are open on this machine alone."""
+    for name in _FLAGS:
+        if getattr(args, name) is not None:
+            raise UsageError(f"{flag(name)} is for a running router: give --address")
+
+
 def tls_of(args: argparse.Namespace) -> Tls | None:
     """None without --tls-ca; raises UsageError naming the file that cannot be used."""
     if args.tls_ca is None:
         for name in ("tls_cert", "tls_key", "tls_server_name"):
             if getattr(args, name) is not None:
-                raise UsageError(f"--{name.replace('_', '-')} needs --tls-ca")
+                raise UsageError(f"{flag(name)} needs --tls-ca")
         return None
     try:
         return Tls(
@@ -49,8 +57,7 @@ def tls_of(args: argparse.Namespace) -> Tls | None:
             server_name=args.tls_server_name,
         )
     except OptionError as error:
-        flag = error.field.replace("_", "-")
-        raise UsageError(f"--{flag} {error.value}: {error.remedy}") from error
+        raise UsageError(f"{flag(error.field)} {error.value}: {error.remedy}") from error
 
 
 def token_of(args: argparse.Namespace) -> str | None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from domino_cli.access_arguments import (
-    ACCESS_FLAGS,
     add_tls_arguments,
     add_token_argument,
+    refuse_access_flags,
     tls_of,
     token_of,
 )
@@ -44,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     text, request = request_args(args, read_prompt(args.prompt))
+    if args.address is None:
+        refuse_access_flags(args)
     tls, token = tls_of(args), token_of(args) if args.address else None
     with router(args) as address, Client(address, tls=tls, token=token) as client:
         on_text = ignore if args.json else write
@@ -72,9 +74,6 @@ def read_prompt(text: str) -> str:
 def router(args: argparse.Namespace) -> Iterator[str]:
     """Address of the given router, or of one started for this command and stopped after it."""
     if args.address is None:
-        for name in ACCESS_FLAGS:
-            if getattr(args, name) is not None:
-                raise UsageError(f"{flag(name)} is for a running router: give --address")
         with Stack(stack_config(args, show_logs=args.logs)) as stack:
             yield stack.router_address
         return

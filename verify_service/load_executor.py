@@ -42,6 +42,8 @@ class Part:
 def load_part(config: VerifyConfig) -> Part:
     """Raises CheckpointError or OptionError naming what does not fit."""
     dtype, device = DTYPES[config.dtype], open_device(own_device(config.device))
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     use_threads(config.threads, native=dtype == torch.float32 and device.type == "cpu")
     ranks = join(device)
     link: Followers | Leader | None = None

@@ -74,8 +74,8 @@ def place(environment: Mapping[str, str] = os.environ) -> Ranks:
 
 def own_device(name: str, environment: Mapping[str, str] = os.environ) -> str:
     """`cuda` becomes this rank's own GPU of its host (LOCAL_RANK); others stay."""
-    own = environment.get("LOCAL_RANK", environment.get("RANK", "0"))
-    return f"cuda:{own}" if name == "cuda" else name
+    ranked = name == "cuda" and place(environment).size > 1
+    return f"cuda:{environment.get('LOCAL_RANK', environment.get('RANK'))}" if ranked else name
 
 
 def join(device: torch.device) -> Ranks:

@@ -32,10 +32,11 @@ def test_the_environment_names_the_rank() -> None:
     for rank, size in (("2", "2"), ("-1", "2"), ("one", "2"), ("0", "0")):
         with pytest.raises(OptionError, match="RANK"):
             place({"RANK": rank, "WORLD_SIZE": size})
-    assert own_device("cuda", {"RANK": "5", "LOCAL_RANK": "1"}) == "cuda:1"
-    assert own_device("cuda", {}) == "cuda:0"
-    assert own_device("cuda:3", {"LOCAL_RANK": "1"}) == "cuda:3"
-    assert own_device("cpu", {"LOCAL_RANK": "1"}) == "cpu"
+    second = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+    assert own_device("cuda", second) == "cuda:1"
+    assert own_device("cuda", {}) == "cuda", "whichever is the current one"
+    assert own_device("cuda:3", second) == "cuda:3"
+    assert own_device("cpu", second) == "cpu"
 
 
 def test_more_ranks_than_kv_heads_are_refused(tmp_path: Path) -> None:

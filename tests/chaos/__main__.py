@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.campaign import campaign
-
 from benchmarks.provenance import Origin, cpu
 from tests.chaos.cancels import storm
 from tests.chaos.cluster import cluster
@@ -20,6 +18,7 @@ from tests.chaos.rolling import update_all
 from tests.chaos.soak import soak
 from tests.chaos.tokenizer import save_tokenizer
 from tests.chaos.traffic import Case, known_cases
+from tests.fuzz.campaign import campaign
 
 Run = Callable[[Path, Sequence[Case], argparse.Namespace], dict[str, Any]]
 ROOM = {"max_sequences": 8, "max_waiting": 16}  # so that waiting and being refused happen
@@ -59,7 +58,7 @@ def _soak(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> d
 
 
 def _fuzz(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
-    return campaign(args.messages, args.seed)
+    return campaign(args.messages, args.seed, args.rpcs)
 
 
 RUNS: dict[str, Run] = {
@@ -80,26 +79,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--verify-streams", type=int, default=100)
     parser.add_argument("--cancels", type=int, default=2000)
     parser.add_argument("--messages", type=int, default=100_000, help="fuzzed messages of each RPC")
+    parser.add_argument("--rpcs", default="", help="fuzz those only whose names begin so")
     parser.add_argument("--soak-s", type=float, default=1800.0, help="seconds of the soak")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument(
+        "--with",
+        dest="earlier",
+        nargs="*",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="results of earlier runs, to be kept with these",
+    )
     args = parser.parse_args(argv)
     if unknown := set(args.runs) - set(RUNS):
         parser.error(f"unknown runs {', '.join(sorted(unknown))}; known: {', '.join(RUNS)}")
     line = " ".join(["python -m tests.chaos", *(sys.argv[1:] if argv is None else argv)])
-    origin, results, cases = Origin.at_start(line), {}, known_cases(16, args.seed)
+    origin, cases = Origin.at_start(line), known_cases(16, args.seed)
+    results, parts = earlier(args.earlier)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = save_tokenizer(Path(folder))
-        for name in args.runs or RUNS:
-            results[name] = RUNS[name](tokenizer, cases, args)
-            print(f"{name}: {json.dumps(results[name])}", flush=True)
-    found = figures(results, origin, args)
-    print(table(found))
+        for name in args.runs or [name for name in RUNS if name not in results]:
+            found = RUNS[name](tokenizer, cases, args)
+            results[name] = {**results.get("fuzz", {}), **found} if name == "fuzz" else found
+            print(f"{name}: {json.dumps(found)}", flush=True)
+    made = figures(results, origin, args)
+    print(table(made))
     if args.json:
         kept = {"benchmark": "chaos", **origin.at_end(), "cpu": cpu().as_json()}
-        kept |= {"figures": found, "results": results}
+        kept |= {"figures": made, "parts": parts, "results": results}
         args.json.write_text(json.dumps(kept, indent=1) + "\n")
-    return int(any(not figure["met"] for figure in found))
+    return int(any(not figure["met"] for figure in made))
+
+
+def earlier(files: Sequence[Path]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Results of other runs, those of fuzzing joined by RPC, and where they come from."""
+    results: dict[str, Any] = {}
+    parts: list[dict[str, Any]] = []
+    for file in files:
+        kept = json.loads(file.read_text())
+        parts += [*kept.get("parts", ()), {key: kept[key] for key in ("date", "command", "tree")}]
+        for name, found in kept["results"].items():
+            results[name] = {**results.get("fuzz", {}), **found} if name == "fuzz" else found
+    return results, parts
 
 
 if __name__ == "__main__":

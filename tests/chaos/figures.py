@@ -40,8 +40,9 @@ def figures(
         unit = f"held after {run['cancels']} cancels, wrong neighbours added"
         add("chaos_cancel_leaks", leaks, unit, 0, lower=True, also=run["cancels"] >= args.cancels)
     if run := results.get("fuzz"):
-        bad, least = sum(map(len, run["failures"].values())), min(run["messages"].values())
-        unit = f"crashes and hangs, at least {least} messages an RPC"
+        bad = sum(len(rpc["failures"]) + len(rpc.get("held", ())) for rpc in run.values())
+        least = min(rpc["messages"] for rpc in run.values())
+        unit = f"crashes and hangs, {least} messages to each of {len(run)} RPCs"
         add("fuzz_failures", bad, unit, 0, lower=True, also=least >= args.messages)
     if run := results.get("soak"):
         flat = all(one["is_flat"] for one in run["memory"]) and not run["leaks"]

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from domino_kernels.rollout import DominoRollout, Mode
 from domino_kernels.rollout_base import BaseRollout
+from domino_kernels.rollout_certified import LARGEST_BATCH
 from domino_kernels.rollout_weights import DominoWeights
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.gpu_step import Rollouts
@@ -12,6 +13,9 @@ from serving.checkpoint import Checkpoint
 from serving.draft_config import DraftConfig
 from serving.draft_tensors import DOMINO
 
+# Where the certified scan is faster than all of W2 (benchmarks/rollout_h200_2026-11-29.md): up to
+# so many sessions, and up to 16 for heads of at least so many bytes.
+CERTIFIED_BATCH, LARGE_HEAD = 4, 100 * 10**6
 TABLE_SHARE = 0.25  # of the free memory that the GRU's input table may take
 
 
@@ -51,6 +55,7 @@ def make_rollouts(
         max_batch,
         proposals=config.max_draft_tokens,
         input_table=table_fits(vocab * 3 * width * 4, lm_head.device),
+        certified_batch=LARGEST_BATCH if weights.w2.nbytes >= LARGE_HEAD else CERTIFIED_BATCH,
     )
     return {spec.MODE_DFLASH: base, spec.MODE_DOMINO: domino}
 

@@ -55,12 +55,18 @@ class DominoRollout:
     """
 
     _offset = 0  # token of the first base logit
+    _certified_batch = LARGEST_BATCH
 
     def __init__(
         self, weights: DominoWeights, lm_head: Tensor, embedding: Tensor, mode: Mode,
         max_batch: int, *, proposals: int = 15, input_table: bool = True,
+        certified_batch: int = LARGEST_BATCH,
     ) -> None:  # fmt: skip
-        """lm_head [V, H], embedding [>= V, H]; raises ValueError naming what does not fit."""
+        """lm_head [V, H], embedding [>= V, H]; raises ValueError naming what does not fit.
+
+        certified_batch: requests up to which "certified" is not mode 0, at most LARGEST_BATCH.
+        """
+        self._certified_batch = min(certified_batch, LARGEST_BATCH)
         weights.check(lm_head, embedding)
         self._build(weights, lm_head, embedding, mode, max_batch, proposals, input_table)
 
@@ -174,7 +180,7 @@ class DominoRollout:
         w2, backward = self._weights.w2, j % 2 == 0
         if self._pool is not None:
             return self._pool.score(j - 1, state, self._keys)
-        if self.certified is not None and len(state) <= LARGEST_BATCH:
+        if self.certified is not None and len(state) <= self._certified_batch:
             score = self.certified.score
             return score(state, base, self._keys, backward=backward, first=self._offset)
         return score_all(state, w2, base, self._keys, backward=backward, first=self._offset)

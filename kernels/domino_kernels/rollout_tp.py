@@ -26,16 +26,21 @@ class TpRollout(DominoRollout):
 
     def __init__(
         self, weights: DominoWeights, lm_head: Tensor, embedding: Tensor, mode: Mode,
-        max_batch: int, shard: VocabShard, way: Way, *, proposals: int = 15,
+        max_batch: int, shard: VocabShard, way: Way | None = None, *, proposals: int = 15,
         input_table: bool = True,
     ) -> None:  # fmt: skip
-        """weights, whole; lm_head [shard's tokens, H]; embedding [>= V, H]. ValueError as there."""
+        """weights, whole; lm_head [shard's tokens, H]; embedding [>= V, H]. ValueError as there.
+
+        way: by default compact for a pool and sharded for the exact modes, which were the fastest
+        at every batch on two H200 (benchmarks/rollout_tp_h200_2026-11-29.md).
+        """
         if len(lm_head) != shard.stop - shard.start:
             raise ValueError(
                 f"lm_head has {len(lm_head)} rows, rank {shard.rank} holds "
                 f"{shard.stop - shard.start} tokens"
             )
         pooled = isinstance(mode, int) and 0 < mode < shard.vocab
+        way = way or ("compact" if pooled else "sharded")
         if way == ("sharded" if pooled else "compact"):
             raise ValueError(f"{way} does not run mode {mode}")
         local = replace(weights, w2=shard.rows(weights.w2))

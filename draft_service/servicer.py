@@ -88,7 +88,10 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             with guard(context):
                 self._check_open()
                 for request in _until_gone(request_iterator):
-                    yield self._answer(stream, traces, request)
+                    response = self._answer(stream, request)
+                    yield response
+                    count_step(request, response)  # while verify runs its pass
+                    traces.add(request, response)
         finally:
             with self._peers_lock:
                 self._peers.remove(context)
@@ -129,16 +132,11 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         if self._draining.is_set():
             raise Draining
 
-    def _answer(
-        self, stream: Stream, traces: SessionTraces, request: draft_pb2.StepRequest
-    ) -> draft_pb2.StepResponse:
+    def _answer(self, stream: Stream, request: draft_pb2.StepRequest) -> draft_pb2.StepResponse:
         rows = None
         if request.HasField("rows"):
             rows = from_message(request.rows, "rows", self._hidden, self._dtype)
-        response = self._compute.run(lambda: self._engine.step(stream, request, rows))
-        count_step(request, response)
-        traces.add(request, response)
-        return response
+        return self._compute.run(lambda: self._engine.step(stream, request, rows))
 
 
 def _until_gone(requests: Iterator[draft_pb2.StepRequest]) -> Iterator[draft_pb2.StepRequest]:

@@ -23,7 +23,7 @@ class Exchange:
     def __init__(self, ranks: Ranks, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self._ranks, self._shared = ranks, torch.empty(0, hidden, dtype=dtype, device=device)
         self._group = ""
-        if ranks.size > 1 and device.type == "cuda":
+        if ranks.size > 1 and device.type == "cuda" and not fixed:
             self._share(ONE_SHOT_BYTES // (hidden * dtype.itemsize))
 
     def room(self, rows: int) -> Tensor | None:

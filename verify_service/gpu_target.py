@@ -63,7 +63,7 @@ class GpuTarget:
         self.config, self.dtype, self.device = shard.config, dtype, device
         self.projection, self._taps, self._ranks = projection, tuple(taps), ranks
         self.vocabulary = Vocabulary(config.vocab_size, shard.vocab, ranks)
-        self._exchange = Exchange(ranks, config.hidden_size, dtype, device)
+        self._exchange = Exchange(ranks, config.hidden_size, dtype, device, fixed=deterministic)
         table = (config.vocab_size, config.hidden_size)
         self._embedding = head = shard.table(read(EMBEDDING, table))
         if not config.tied_embeddings:

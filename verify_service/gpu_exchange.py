@@ -18,9 +18,14 @@ log = logging.getLogger(__name__)
 
 
 class Exchange:
-    """Of rows [n, hidden]; made by all ranks of a group at the same time."""
+    """Of rows [n, hidden]; made by all ranks of a group at the same time.
 
-    def __init__(self, ranks: Ranks, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    fixed: one way for any number of rows, since the two round differently.
+    """
+
+    def __init__(
+        self, ranks: Ranks, hidden: int, dtype: torch.dtype, device: torch.device, *, fixed: bool
+    ) -> None:
         self._ranks, self._shared = ranks, torch.empty(0, hidden, dtype=dtype, device=device)
         self._group = ""
         if ranks.size > 1 and device.type == "cuda" and not fixed:

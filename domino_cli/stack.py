@@ -28,7 +28,8 @@ class StackConfig:
 
     draft: None runs the target alone (plain decoding, two processes).
     tp: processes that hold the target together, on a GPU each; the first is `verify`.
-    port: the router's; the other two take free ports.
+    port: the router's; the other two take free ports. metrics_port: the router's, verify's and
+    draft's are the next two.
     """
 
     target: Path
@@ -49,8 +50,14 @@ class StackConfig:
     tp: int = 1
     host: str = "127.0.0.1"
     port: int = 0
+    metrics_port: int | None = None
     ready_timeout_s: float = 900.0
     show_logs: bool = True
+
+    def metrics_flags(self, place: int) -> list[str]:
+        """place: 0 the router, 1 verify, 2 draft."""
+        port = None if self.metrics_port is None else self.metrics_port + place
+        return flags({"metrics_port": port})
 
     def model_flags(self) -> list[str]:
         """What verify and draft have in common."""
@@ -66,6 +73,7 @@ class StackConfig:
     def verify_flags(self) -> list[str]:
         return [
             *self.model_flags(),
+            *self.metrics_flags(1),
             *flags(
                 {
                     "width": self.width,
@@ -83,20 +91,19 @@ class StackConfig:
         # Every running request may want a seat; the service's own default is 64.
         seats = self.max_sequences if (self.max_sequences or 0) > 64 else None
         own = flags({"domino_candidates": self.domino_candidates, "max_sessions": seats})
-        return [*self.model_flags(), *own]
+        return [*self.model_flags(), *self.metrics_flags(2), *own]
 
     def router_flags(self, addresses: dict[str, str]) -> list[str]:
         """Flags of the router, given the other services' addresses by name."""
-        return flags(
-            {
-                "target": self.target,
-                **addresses,
-                "mode": self.mode,
-                "use_generation_config": self.use_generation_config,
-                "host": self.host,
-                "port": self.port,
-            }
-        )
+        own = {
+            "target": self.target,
+            **addresses,
+            "mode": self.mode,
+            "use_generation_config": self.use_generation_config,
+            "host": self.host,
+            "port": self.port,
+        }
+        return [*flags(own), *self.metrics_flags(0)]
 
 
 def flags(values: dict[str, object]) -> list[str]:

@@ -19,13 +19,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=port, default=50050, help="the router's port, 0 for a free one (%(default)s)"
     )
+    parser.add_argument(
+        "--metrics-port",
+        type=port,
+        metavar="N",
+        help="HTTP port of the router's /metrics; verify's and draft's are N + 1 and N + 2",
+    )
     parser.add_argument("--mode", choices=MODES, help="mode of requests that name none")
     add_stack_arguments(parser)
     add_sampling_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    config = replace(stack_config(args, show_logs=True), host=args.host, port=args.port)
+    config = replace(
+        stack_config(args, show_logs=True),
+        host=args.host,
+        port=args.port,
+        metrics_port=args.metrics_port,
+    )
     with Stack(config) as stack:
         try:
             print(stack.summary(), flush=True)

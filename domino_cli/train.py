@@ -1,6 +1,7 @@
 """`domino-serve train CONFIG [key=value ...]`: trains a draft, or resumes it; looks at runs."""
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 from domino_cli.errors import UsageError
@@ -55,12 +56,19 @@ def execute(args: argparse.Namespace) -> int:
         from training.smoke import smoke
 
         return 0 if smoke(print) else 1
+    from serving.device import open_device
     from training.config import load_config
+    from training.ranks import join, own_device
     from training.session import open_session
 
     config = load_config(Path(args.config), args.overrides)
+    config = dataclasses.replace(config, device=own_device(config.device))
+    ranks = join(open_device(config.device))
+    if ranks.rank > 0:
+        open_session(config, lambda line: None, ranks=ranks).run(lambda line: None)
+        return 0
     bar = Bar(config.steps)
-    folder = open_session(config, say).run(say, tick=bar.draw)
+    folder = open_session(config, say, ranks=ranks).run(say, tick=bar.draw)
     bar.clear()
     say(f"exported to {folder}")
     print(folder)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -20,8 +21,13 @@ from training.target import BatchTarget
 WEIGHTS_FILE = "model.safetensors"
 
 
-def parse_draft(folder: Path, config: Mapping[str, Any], target: TargetConfig) -> DraftConfig:
-    """The config as the services read it; written to `folder`."""
+def parse_draft(
+    folder: Path | None, config: Mapping[str, Any], target: TargetConfig
+) -> DraftConfig:
+    """The config as the services read it; written to `folder`, if one is given."""
+    if folder is None:
+        with TemporaryDirectory() as temporary:
+            return parse_draft(Path(temporary), config, target)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n")
     return load_draft_config(Checkpoint(folder, weights=False), target)

@@ -49,6 +49,15 @@ def place() -> Ranks:
     return Ranks(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
 
 
+def own_device(name: str) -> str:
+    """torch's name of this rank's device: with several GPUs on a host, each has its own."""
+    local = os.environ.get("LOCAL_RANK")
+    if name != "cuda" or local is None:
+        return name
+    torch.cuda.set_device(int(local))
+    return f"cuda:{local}"
+
+
 def join(device: torch.device) -> Ranks:
     """The same, connected to the others (MASTER_ADDR, MASTER_PORT)."""
     found = place()

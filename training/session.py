@@ -61,22 +61,25 @@ class Session:
     def run(
         self, report: Report, until: int | None = None, tick: Tick = lambda step, eta_s: None
     ) -> Path:
-        """Trains to the end (or `until`), saving on the way; returns the export's folder."""
+        """Trains to the end (or `until`), saving on the way; returns the export's folder.
+
+        Of several ranks the first one writes and reports.
+        """
         config, trainer = self.config, self.trainer
         speed, bad = Speed(trainer.step, config.steps), 0
         end = config.steps if until is None else until
-        with Watch(config.output, tensorboard=config.tensorboard) as watch:
+        with Watch(config.output if self._leads else None, tensorboard=config.tensorboard) as watch:
             while trainer.step < end:
                 trainer.train_step()
                 tick(trainer.step, speed.eta_s(trainer.step))
                 if self._is_due(config.log_interval, end):
                     line = self._line(speed)
                     watch.add(line)
-                    report(progress(line, config.steps))
+                    self._tell(report, progress(line, config.steps))
                     bad = 0 if math.isfinite(line["loss"]) else bad + 1
                     if bad >= STOP_AFTER:
                         raise self._diverged()
-                if self._is_due(config.eval_interval, end) and self.held_out:
+                if self._is_due(config.eval_interval, end) and self.held_out and self._leads:
                     found = self._evaluation()
                     watch.add({"step": trainer.step, "evaluation": found})
                     report(f"step {trainer.step}: {shown(found)}")
@@ -85,7 +88,15 @@ class Session:
                         self.save()
                     elif trainer.step == end:
                         raise self._diverged()
-        return self.export_last()
+        return self.export_last() if self._leads else config.output / EXPORT
+
+    @property
+    def _leads(self) -> bool:
+        return self.trainer.ranks.rank == 0
+
+    def _tell(self, report: Report, text: str) -> None:
+        if self._leads:
+            report(text)
 
     def _line(self, speed: Speed) -> dict[str, float]:
         """The metrics of now, with the speed of this process and the time left in seconds."""
@@ -101,8 +112,9 @@ class Session:
 
     def _diverged(self) -> TrainingError:
         """The step is kept for a look at it; what a resume would load stays as it was."""
-        step = self.trainer.step
-        place = checkpoint.write(self.config.output / f"diverged_{step:07d}", self.trainer.state())
+        step, place = self.trainer.step, self.config.output / f"diverged_{self.trainer.step:07d}"
+        if self._leads:
+            checkpoint.write(place, self.trainer.state())
         return TrainingError(f"loss: not finite up to step {step}, kept in {place}; lower lr")
 
     def _evaluation(self) -> dict[str, Any]:
@@ -114,7 +126,9 @@ class Session:
 
     def save(self) -> None:
         """A checkpoint of now."""
-        checkpoint.save(self.config.output, self.trainer.state(), keep=self.config.max_checkpoints)
+        if self._leads:
+            keep = self.config.max_checkpoints
+            checkpoint.save(self.config.output, self.trainer.state(), keep=keep)
 
     def export(self, folder: Path) -> Path:
         """A checkpoint for the draft service, read back as it reads it."""
@@ -147,7 +161,7 @@ def open_session(
     if target is None:
         target = load_target(config, dtype, device)
     made = draft_json(config, target.config, rope_fields(target.checkpoint))
-    draft = parse_draft(config.output, made, target.config)
+    draft = parse_draft(config.output if ranks.rank == 0 else None, made, target.config)
     packed = pack(documents or read_dataset(config.data), config.row_length, config.seed)
     refuse_mask(packed.ids, config.mask_token_id)
     keep = config.features == "memory"

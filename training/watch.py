@@ -18,10 +18,13 @@ METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
 class Watch:
     """A context manager; lines of figures, each with its `step`, are there once added."""
 
-    def __init__(self, folder: Path, *, tensorboard: bool) -> None:
-        """Raises TrainingError when TensorBoard is asked for and not installed."""
-        self._board = _writer(folder / TENSORBOARD) if tensorboard else None
-        self._lines = (folder / METRICS).open("a")
+    def __init__(self, folder: Path | None, *, tensorboard: bool) -> None:
+        """Without a folder nothing is kept: one of several ranks does it for all.
+
+        Raises TrainingError when TensorBoard is asked for and not installed.
+        """
+        self._board = _writer(folder / TENSORBOARD) if tensorboard and folder else None
+        self._lines = (folder / METRICS).open("a") if folder else None
 
     def __enter__(self) -> Self:
         return self
@@ -29,14 +32,16 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType
     ) -> None:
-        self._lines.close()
+        if self._lines:
+            self._lines.close()
         if self._board:
             self._board.close()
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Writes a line at once."""
-        self._lines.write(json.dumps(line) + "\n")
-        self._lines.flush()
+        if self._lines:
+            self._lines.write(json.dumps(line) + "\n")
+            self._lines.flush()
         if self._board:
             for name, value in scalars(line):
                 self._board.add_scalar(name, value, int(line["step"]))

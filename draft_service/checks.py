@@ -7,6 +7,8 @@ from domino_serve.v1 import draft_pb2
 from draft_service.seats import Session
 from serving.draft_config import DraftConfig
 
+_LARGEST = 2**63 - 1  # of the wire's field; steps and sessions may be larger
+
 
 class Refusal(Exception):
     """A session cannot take a step; the stream goes on."""
@@ -20,7 +22,10 @@ class Refusal(Exception):
     ) -> None:
         super().__init__(f"{field}: expected {expected}, got {actual}")
         self._error = draft_pb2.SessionError(
-            reason=reason, field=field, expected=expected, actual=actual
+            reason=reason,
+            field=field,
+            expected=min(expected, _LARGEST),
+            actual=min(actual, _LARGEST),
         )
 
     def message(self) -> draft_pb2.SessionError:

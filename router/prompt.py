@@ -7,6 +7,7 @@ from domino_serve.v1 import generate_pb2 as pb
 from router.tokenizer import Tokenizer
 from serving.errors import BadRequest
 
+_MAX_TURNS = 4096  # millions of empty ones fit into a message of gRPC's
 _ROLES = ("system", "user", "assistant")
 
 
@@ -28,7 +29,7 @@ class Prompts:
                 self._check_bytes("text", [request.text])
                 ids = await asyncio.to_thread(self._tokenizer.encode_text, request.text)
             case "chat":
-                turns = [_turn(turn) for turn in request.chat.messages]
+                turns = _turns(request.chat.messages)
                 self._check_bytes("chat", [turn["content"] for turn in turns])
                 ids = await asyncio.to_thread(self._tokenizer.encode_chat, turns)
             case "token_ids":
@@ -67,6 +68,12 @@ def check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
             raise BadRequest(
                 field, f"[{index}] is {id_}, outside the vocabulary 0..{vocab_size - 1}"
             )
+
+
+def _turns(messages: Sequence[pb.ChatMessage]) -> list[dict[str, str]]:
+    if len(messages) > _MAX_TURNS:
+        raise BadRequest("chat", f"{len(messages)} messages, {_MAX_TURNS} at most")
+    return [_turn(turn) for turn in messages]
 
 
 def _turn(turn: pb.ChatMessage) -> dict[str, str]:

@@ -9,7 +9,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2
 from serving.errors import DraftUnavailable
 from serving.log import about
+from verify_service.draft_exchange import Asked, Exchange, next_step
 from verify_service.draft_link import DraftLink
 from verify_service.metrics import DRAFT_LOST, STALE
 from verify_service.sequence import DraftPlan, DraftSession, Sequence
@@ -32,39 +32,6 @@ _WORTH_ANOTHER_SEAT = {
 }
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A sequence's part of a message."""
-
-    sequence: Sequence
-    step: draft_pb2.SessionStep
-
-    def is_answered_by(self, result: draft_pb2.SessionResult, vocab_size: int) -> bool:
-        """Whether these are proposals that may be verified; the draft is not trusted."""
-        proposals = result.proposals
-        return (
-            result.WhichOneof("answer") == "proposals"
-            and proposals.draft_kv_len == self.step.rows_start + self.step.num_rows
-            and len(proposals.ids) <= self.step.draft_tokens
-            and all(0 <= i < vocab_size for i in proposals.ids)
-        )
-
-
-@dataclass(slots=True)
-class _Exchange:
-    """A message that its draft has not answered yet; `misses` steps have gone on without."""
-
-    asked: dict[int, _Asked]
-    awaited: bool
-    sent_at: float = field(default_factory=time.monotonic)
-    misses: int = 0
-
-    def is_late(self, step_s: float) -> bool:
-        """Whether it took longer than a step may wait, or than a step where none waited."""
-        allowed = 0 if self.awaited else 1
-        return self.misses > allowed and time.monotonic() - self.sent_at > step_s
 
 
 class Drafting:
@@ -83,7 +50,7 @@ class Drafting:
         self._step_s, self._timeout_s = min(step_s, timeout_s), timeout_s
         self._sessions = itertools.count(1)
         self._closing: dict[DraftLink, list[int]] = defaultdict(list)
-        self._exchanges: dict[DraftLink, _Exchange] = {}
+        self._exchanges: dict[DraftLink, Exchange] = {}
         self._slow: set[DraftLink] = set()
         # Told of sequences that lost their draft, or had none, though they wish for one.
         self.want: Callable[[Sequence], None] = lambda sequence: None
@@ -151,7 +118,7 @@ class Drafting:
                 timings.append(answer.timings)
         return timings
 
-    def _go_on_without(self, link: DraftLink, exchange: _Exchange) -> None:
+    def _go_on_without(self, link: DraftLink, exchange: Exchange) -> None:
         if exchange.awaited and not exchange.misses:
             log.warning(
                 "a draft did not answer within %g s; plain steps until it does", self._step_s
@@ -186,7 +153,7 @@ class Drafting:
         draft_tokens: int | None,
     ) -> None:
         request = draft_pb2.StepRequest(closes=closes)
-        asked: dict[int, _Asked] = {}
+        asked: dict[int, Asked] = {}
         rows: list[Tensor] = []
         budget = link.max_rows
         for sequence in members:
@@ -194,7 +161,7 @@ class Drafting:
             assert draft is not None
             if draft_tokens == 0 and draft.opened and not sequence.in_prefill:
                 continue
-            step = _next_step(sequence, draft, budget, draft_tokens)
+            step = next_step(sequence, draft, budget, draft_tokens)
             if draft.opened and not step.num_rows and not step.HasField("current"):
                 continue  # nothing to say: it waits, or its prompt does
             if not draft.opened:
@@ -208,15 +175,15 @@ class Drafting:
                     traceparent=sequence.request.traceparent,
                 )
             request.steps.append(step)
-            asked[draft.session] = _Asked(sequence, step)
+            asked[draft.session] = Asked(sequence, step)
             if step.num_rows:
                 rows.append(self._rows_of(sequence, draft.kv_len, draft.kv_len + step.num_rows))
             budget -= step.num_rows
         if asked or closes:
             link.send(request, torch.cat(rows) if rows else None)
-            self._exchanges[link] = _Exchange(asked, awaited=link not in self._slow)
+            self._exchanges[link] = Exchange(asked, awaited=link not in self._slow)
 
-    def _take(self, asked: _Asked, result: draft_pb2.SessionResult) -> None:
+    def _take(self, asked: Asked, result: draft_pb2.SessionResult) -> None:
         """Keeps an answer to this very step; a bad one ends the sequence's session."""
         sequence = asked.sequence
         draft = sequence.draft
@@ -250,27 +217,3 @@ class Drafting:
     def _miss(self, sequence: Sequence) -> None:
         if sequence.request.wish and not sequence.has_old_rows:
             self.want(sequence)
-
-
-def _next_step(
-    sequence: Sequence, draft: DraftSession, max_rows: int, draft_tokens: int | None
-) -> draft_pb2.SessionStep:
-    """Rows the draft lacks, and the block to draft once it has them all.
-
-    No more proposals than the request can still take beside the bonus token: the positions
-    verified then never pass the end of the context.
-    """
-    # A preempted sequence has fewer rows than its draft until its positions have run again.
-    count = max(0, min(sequence.kv_len - draft.kv_len, max_rows))
-    draft.step += 1
-    step = draft_pb2.SessionStep(
-        session=draft.session, step=draft.step, rows_start=draft.kv_len, num_rows=count
-    )
-    left = sequence.request.max_tokens - sequence.num_generated
-    wanted = min(draft.plan.draft_tokens, left - 1)
-    if draft_tokens is not None:
-        wanted = min(wanted, draft_tokens)
-    if not sequence.in_prefill and draft.kv_len + count == sequence.kv_len and wanted > 0:
-        step.current = sequence.tokens[-1]
-        step.draft_tokens = wanted
-    return step

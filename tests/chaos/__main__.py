@@ -12,7 +12,7 @@ from benchmarks.provenance import Origin, cpu
 from tests.chaos.cancels import storm
 from tests.chaos.cluster import cluster
 from tests.chaos.figures import figures, table
-from tests.chaos.kills import kill_drafts, kill_router, kill_verifies
+from tests.chaos.kills import kill_drafts, kill_rank, kill_router, kill_verifies
 from tests.chaos.overload import flood
 from tests.chaos.rolling import update_all
 from tests.chaos.soak import soak
@@ -35,7 +35,9 @@ def _verify_kill(
 ) -> dict[str, Any]:
     with cluster(tokenizer, **ROOM) as services:
         kills = kill_verifies(services, cases, args.verify_streams, args.seed).as_json()
-        return {**kills, "leaks": services.leaks()}
+        leaks = services.leaks()
+    with cluster(tokenizer, ranks=2, **ROOM) as services:
+        return {**kills, "leaks": leaks, "rank_killed": kill_rank(services, cases, args.seed)}
 
 
 def _cancels(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:

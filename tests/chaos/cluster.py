@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from domino_cli.rank_processes import rank_variables
 from domino_cli.service_process import Event, ServiceProcess
 from domino_cli.stack import flags
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2, verify_pb2_grpc
@@ -34,6 +35,7 @@ class Member:
 
     module: str
     options: dict[str, object]
+    environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: ServiceProcess | None = None
     starts: int = 0
@@ -55,7 +57,12 @@ class Member:
         self._events = queue.SimpleQueue()
         options = {**self.options, "port": self.port}
         self.process = ServiceProcess(
-            self.module, self.module, flags(options), events=self._events, say=self.log.append
+            self.module,
+            self.module,
+            flags(options),
+            events=self._events,
+            say=self.log.append,
+            environment=self.environment,
         )
 
     def await_ready(self) -> None:
@@ -99,14 +106,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Every router knows all verify groups and drafts."""
+    """Every router knows all verify groups and drafts; followers are ranks of the first group."""
 
     verifies: list[Member]
     drafts: list[Member]
     routers: list[Member]
+    followers: list[Member]
 
     def members(self) -> list[Member]:
-        return [*self.drafts, *self.verifies, *self.routers]
+        return [*self.drafts, *self.followers, *self.verifies, *self.routers]
 
     def held(self) -> dict[str, int]:
         """What requests hold at all services that run; zeros when nothing leaks."""
@@ -128,7 +136,7 @@ class Cluster:
         return found
 
     def leaks(self) -> dict[str, int]:
-        """What is still held when nobody asks for anything any more; tickets expire after 10 s."""
+        """What is still held when nobody asks for anything any more; tickets expire after 3 s."""
         held = until(lambda: not any(self.held().values()), 40.0)
         return {} if held else {name: count for name, count in self.held().items() if count}
 
@@ -145,22 +153,36 @@ def until(holds: Callable[[], bool], timeout_s: float) -> bool:
 
 @contextmanager
 def cluster(
-    tokenizer: Path, *, verifies: int = 2, drafts: int = 1, routers: int = 1, **verify: object
+    tokenizer: Path,
+    *,
+    verifies: int = 2,
+    drafts: int = 1,
+    routers: int = 1,
+    ranks: int = 1,
+    **verify: object,
 ) -> Iterator[Cluster]:
-    """Running services; `verify` are options of the verify groups."""
+    """Running services; `verify` are options of the verify groups, `ranks` of the first one."""
     groups = [Member("verify_service", {**MODELS, **verify}) for _ in range(verifies)]
-    seats = [Member("draft_service", {**MODELS, "max_sessions": 64}) for _ in range(drafts)]
+    seats = [
+        Member("draft_service", {**MODELS, "max_sessions": 64, "ticket_ttl_s": 3})
+        for _ in range(drafts)
+    ]
     front = {
         "target": tokenizer,
         "verify": ",".join(member.address for member in groups),
         "draft": ",".join(member.address for member in seats),
         "notice_s": 2.0,
     }
-    members = Cluster(groups, seats, [Member("router", dict(front)) for _ in range(routers)])
+    followers: list[Member] = []
+    if ranks > 1:
+        groups[0].environment, *others = rank_variables(ranks)
+        followers = [Member("verify_service", groups[0].options, other) for other in others]
+    routers_ = [Member("router", dict(front)) for _ in range(routers)]
+    members = Cluster(groups, seats, routers_, followers)
     try:
         for member in members.members():
             member.start()
-        for member in members.members():
+        for member in (*seats, *groups, *routers_):  # a rank that follows says nothing
             member.await_ready()
         yield members
     finally:

@@ -33,7 +33,8 @@ def figures(
     if run := results.get("verify_kill"):
         unit = f"streams identical of {run['streams']}, {run['hit']} of them hit"
         goal = args.verify_streams
-        clean = not run["leaks"]
+        rank = run["rank_killed"]
+        clean = not run["leaks"] and rank["identical"] == rank["streams"]
         add("chaos_verify_kill_identical", run["identical"], unit, goal, lower=False, also=clean)
     if run := results.get("cancels"):
         leaks = sum(run["leaks"].values()) + run["neighbours_wrong"]

@@ -54,6 +54,21 @@ def kill_verifies(cluster: Cluster, cases: Sequence[Case], streams: int, seed: i
     return _kill(cluster, cluster.verifies, cases, streams, seed)
 
 
+def kill_rank(cluster: Cluster, cases: Sequence[Case], seed: int) -> dict[str, Any]:
+    """One process of a tensor-parallel group dies: the group ends at once, its streams go on."""
+    rng, kills, group = random.Random(seed), Kills(), cluster.verifies[0]
+
+    def strike() -> float:
+        moment = time.monotonic()
+        cluster.followers[0].kill()
+        return moment
+
+    with Client(cluster.routers[0].address) as client:
+        chosen = [rng.choice(cases) for _ in range(WAVE)]
+        kills.add(*wave(client, chosen, 4 * WAVE, strike))
+    return {**kills.as_json(), "exit_code_of_the_group": group.await_end()}
+
+
 def _kill(
     cluster: Cluster, victims: Sequence[Member], cases: Sequence[Case], streams: int, seed: int
 ) -> Kills:

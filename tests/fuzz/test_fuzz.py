@@ -27,7 +27,7 @@ ROUTER_RPCS = [
 ]
 # Of hypothesis: no clock decides, and the same run each time.
 SOME = settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     database=None,

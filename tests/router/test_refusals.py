@@ -33,6 +33,11 @@ REFUSED = {
     "no prompt": (pb.GenerateRequest(), "prompt", "set one of text, chat and token_ids"),
     "empty text": (pb.GenerateRequest(text=""), "prompt", "text is empty"),
     "empty chat": (pb.GenerateRequest(chat=pb.ChatPrompt()), "prompt", "chat is empty"),
+    "many turns": (
+        pb.GenerateRequest(chat=pb.ChatPrompt(messages=[user("")] * 4097)),
+        "chat",
+        "4097 messages, 4096 at most",
+    ),
     "no ids": (pb.GenerateRequest(token_ids=ids()), "prompt", "is empty"),
     "prompt fills the context": (
         pb.GenerateRequest(token_ids=ids(*[9] * 64)), "prompt", "64 tokens, but the context of 64"

@@ -14,7 +14,7 @@ from serving.guard import guard
 from serving.tensors import to_message
 from tests.services.served import Draft, join_readers, serve_draft
 from verify_service.draft_link import MAX_ROW_BYTES, GrpcDraftLink
-from verify_service.draft_links import DraftLinks
+from verify_service.draft_links import MAX_PLACES, DraftLinks
 
 HELLO = draft_pb2.HandshakeRequest(
     target=verify_pb2.TargetFingerprint(hidden_size=4096, dtype="float32", content_hash="t"),
@@ -209,3 +209,29 @@ def test_a_mismatch_is_told_to_every_request() -> None:
             with pytest.raises(ContractMismatch):
                 links.get(address)
     assert draft.handshakes == 3
+
+
+def test_addresses_of_nobody_are_forgotten() -> None:
+    """Callers name whatever addresses they like; each would be kept for ever."""
+    links = DraftLinks(HELLO, timeout_s=0.5)
+    for last in range(2 * MAX_PLACES):
+        with pytest.raises(DraftUnavailable):
+            links.get(f"127.0.1.{last}:1")
+    assert len(links._places) <= MAX_PLACES
+
+
+@pytest.mark.parametrize("answers", [2, 1000])
+def test_more_answers_than_messages_are_a_broken_draft(answers: int) -> None:
+    """They would gather without a bound, as nobody waits for them."""
+
+    def flood(request: draft_pb2.StepRequest) -> Iterator[draft_pb2.StepResponse]:
+        for _ in range(answers):
+            yield draft_pb2.StepResponse(sequence_number=request.sequence_number)
+
+    with served(ScriptedDraft(flood)) as address:
+        link = GrpcDraftLink(address, HELLO, timeout_s=30)
+        link.send(draft_pb2.StepRequest(), None)
+        assert link.receive(30) is not None
+        join_readers()
+        assert not link.alive
+        assert link._incoming.qsize() <= 1

@@ -117,7 +117,9 @@ class GenerateRequest(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     MIN_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Client's name for the request, for logs and Abort; made up by the router when unset."""
+    """Client's name for the request, for logs and Abort, of 200 printable characters at most; made up
+    by the router when unset.
+    """
     text: _builtins.str
     """Text, tokenized as it stands."""
     max_tokens: _builtins.int

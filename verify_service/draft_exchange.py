@@ -1,0 +1,64 @@
+"""One message to a draft and what may answer it; verify_service.drafting makes and reads them."""
+
+import time
+from dataclasses import dataclass, field
+
+from domino_serve.v1 import draft_pb2
+from verify_service.sequence import DraftSession, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A sequence's part of a message."""
+
+    sequence: Sequence
+    step: draft_pb2.SessionStep
+
+    def is_answered_by(self, result: draft_pb2.SessionResult, vocab_size: int) -> bool:
+        """Whether these are proposals that may be verified; the draft is not trusted."""
+        proposals = result.proposals
+        return (
+            result.WhichOneof("answer") == "proposals"
+            and proposals.draft_kv_len == self.step.rows_start + self.step.num_rows
+            and len(proposals.ids) <= self.step.draft_tokens
+            and all(0 <= i < vocab_size for i in proposals.ids)
+        )
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A message that its draft has not answered yet; `misses` steps have gone on without."""
+
+    asked: dict[int, Asked]
+    awaited: bool
+    sent_at: float = field(default_factory=time.monotonic)
+    misses: int = 0
+
+    def is_late(self, step_s: float) -> bool:
+        """Whether it took longer than a step may wait, or than a step where none waited."""
+        allowed = 0 if self.awaited else 1
+        return self.misses > allowed and time.monotonic() - self.sent_at > step_s
+
+
+def next_step(
+    sequence: Sequence, draft: DraftSession, max_rows: int, draft_tokens: int | None
+) -> draft_pb2.SessionStep:
+    """Rows the draft lacks, and the block to draft once it has them all.
+
+    No more proposals than the request can still take beside the bonus token: the positions
+    verified then never pass the end of the context.
+    """
+    # A preempted sequence has fewer rows than its draft until its positions have run again.
+    count = max(0, min(sequence.kv_len - draft.kv_len, max_rows))
+    draft.step += 1
+    step = draft_pb2.SessionStep(
+        session=draft.session, step=draft.step, rows_start=draft.kv_len, num_rows=count
+    )
+    left = sequence.request.max_tokens - sequence.num_generated
+    wanted = min(draft.plan.draft_tokens, left - 1)
+    if draft_tokens is not None:
+        wanted = min(wanted, draft_tokens)
+    if not sequence.in_prefill and draft.kv_len + count == sequence.kv_len and wanted > 0:
+        step.current = sequence.tokens[-1]
+        step.draft_tokens = wanted
+    return step

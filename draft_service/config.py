@@ -16,6 +16,12 @@ class DraftServiceConfig(ServiceOptions):
 
     target: Path = field(help="folder of the target checkpoint; its embedding and head are used")
     draft: Path = field(help="folder of the draft checkpoint")
+    target_sha256: str | None = field(
+        None, help="hash the target must have, as `domino-serve inspect` shows it"
+    )
+    draft_sha256: str | None = field(
+        None, help="hash the draft must have; update-draft loads no other then"
+    )
     host: str = field("127.0.0.1", help="address to listen on")
     port: int = field(0, help="port to listen on; 0 takes a free one")
     device: str = field("cpu", help="torch device, such as cpu or cuda:0")

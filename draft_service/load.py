@@ -80,7 +80,9 @@ def read_weights(
     """
     dtype, device = DTYPES[config.dtype], open_device(config.device)
     target, target_config = open_target(config.target)
+    target.require_hash(config.target_sha256, "target-sha256")
     checkpoint, draft = open_draft(folder, target_config, tokenizer=config.target)
+    checkpoint.require_hash(config.draft_sha256, "draft-sha256")
     log_plan(log, "draft", checkpoint.name, draft)
     if config.candidates and draft.domino is None:
         remedy = "needs a draft with a Domino head; leave it out for this one"

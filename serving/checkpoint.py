@@ -117,6 +117,14 @@ class Checkpoint:
             digest.update(f"{file.name}:{_file_hash(file)}\n".encode())
         return digest.hexdigest()
 
+    def require_hash(self, sha256: str | None, option: str) -> None:
+        """Raises CheckpointError when a content hash is given and the folder has another."""
+        if sha256 is not None and (actual := self.content_hash()) != sha256:
+            raise CheckpointError(
+                f"{self.path}: its sha256 is {actual}, --{option} says {sha256}; it is another "
+                "checkpoint or was changed (`domino-serve inspect` shows a folder's)"
+            )
+
     def _take_tensors(self, rename: Callable[[str], str]) -> None:
         stored = stored_tensors(self._files)
         check_index(self.path, stored)

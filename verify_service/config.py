@@ -18,6 +18,10 @@ class VerifyConfig(ServiceOptions):
         None,
         help="folder of the draft checkpoint, for its projection; plain decoding without",
     )
+    target_sha256: str | None = field(
+        None, help="hash the target must have, as `domino-serve inspect` shows it"
+    )
+    draft_sha256: str | None = field(None, help="hash the draft must have")
     host: str = field("127.0.0.1", help="address to listen on")
     port: int = field(0, help="port to listen on; 0 takes a free one")
     device: str = field("cpu", help="torch device, such as cpu or cuda:0")

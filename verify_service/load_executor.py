@@ -50,10 +50,12 @@ def load_part(config: VerifyConfig) -> Part:
     if ranks.size > 1:
         link = Leader(ranks) if ranks.rank else Followers(ranks)
     checkpoint, target = open_target(config.target)
+    checkpoint.require_hash(config.target_sha256, "target-sha256")
     log_plan(log, "target", checkpoint.name, target)
     draft, draft_checkpoint, projection = None, None, None
     if config.draft:
         draft_checkpoint, draft = open_draft(config.draft, target, tokenizer=config.target)
+        draft_checkpoint.require_hash(config.draft_sha256, "draft-sha256")
         log_plan(log, "draft", draft_checkpoint.name, draft)
         if not ranks.rank:
             projection = FeatureProjection(draft, draft_checkpoint, dtype=dtype, device=device)

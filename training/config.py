@@ -58,7 +58,12 @@ class TrainConfig:
     base_ratio: float = field(1.0, help="share of the steps until it is 0")
     base_steps: int | None = field(None, help="steps until it is 0; 0: from the start")
     soft: float = field(0.0, help="share of the target's distribution in what is learnt")
-    features: Literal["memory", "online"] = field("online", help="kept, or computed by batch")
+    vocab_rows: int | None = field(
+        None, help="ids that the loss ranges over, the data's most frequent ones; none: all"
+    )
+    features: Literal["memory", "online", "disk"] = field(
+        "online", help="kept on the device, computed by batch, or kept in OUTPUT/features"
+    )
     chunk: int = field(4096, help="rows of logits at a time")
     seed: int = field(0, help="of weights, order and anchors")
     device: str = field("cpu", help="cpu or cuda")
@@ -98,6 +103,8 @@ class TrainConfig:
         if self.late_every < 1 or late < 0 or late % self.late_every:
             remedy = f"must divide the {late} slots behind scored_slots"
             raise OptionError("late_every", self.late_every, remedy)
+        if self.vocab_rows is not None and (self.vocab_rows < 1 or self.head == "dspark"):
+            raise OptionError("vocab_rows", self.vocab_rows, "must be above 0, and none for dspark")
         for name in ("ce", "l1", "confidence"):
             if not getattr(self, name) >= 0:
                 raise OptionError(name, getattr(self, name), "must not be negative")

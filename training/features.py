@@ -1,14 +1,17 @@
 """What the frozen target says of packed rows: tapped layer outputs and, if asked, its last state.
 
-Either kept for every row in the device's memory, or computed anew for each batch.
+Either kept for every row in the device's memory or on disk, or computed anew for each batch.
 """
 
+import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from training.dataset import PackedRows
+from training.feature_file import FeatureFile
 from training.rows import Rows
 from training.target import BatchTarget
 
@@ -39,6 +42,31 @@ class Features:
         self._width = taps * target.config.hidden_size
         self._documents = packed.documents[packed.documents[:, 2].argsort()]
         self._all = self._compute(torch.arange(len(packed))) if keep else None
+        self._stored: Tensor | None = None
+
+    def key(self) -> str:
+        """Of what these are the features: the tokens, the documents, the target and its taps."""
+        found = hashlib.sha256(self._target.checkpoint.content_hash().encode())
+        found.update(repr((self._target.taps, self._with_last)).encode())
+        for tensor in (self._packed.ids, self._packed.starts, self._packed.documents):
+            found.update(tensor.contiguous().numpy().tobytes())
+        return found.hexdigest()
+
+    def on_disk(self, folder: Path) -> FeatureFile:
+        """Where they are or would be; `read_from` it once it is there."""
+        size = self.size
+        return FeatureFile(folder, (size.rows, size.tokens, size.width), size.dtype, self.key())
+
+    def read_from(self, file: FeatureFile) -> None:
+        """Takes batches from the file, which is written first where it is not whole."""
+        if not file.is_whole:
+            stored = None
+            for index in file.parts():
+                stored = file.map() if stored is None else stored
+                rows = self._compute(index)
+                parts = [rows.features] if rows.last is None else [rows.features, rows.last]
+                stored[index] = torch.cat(parts, -1).cpu()
+        self._stored = file.map()
 
     @property
     def size(self) -> FeatureSize:
@@ -60,6 +88,8 @@ class Features:
     def fill(self, batch: Rows, index: Tensor) -> None:
         """Puts the rows `index` [R] (on the CPU) into the memory of `batch`."""
         found = self._all
+        if self._stored is not None:
+            return self._fill_from(self._stored, batch, index)
         if found is None:
             found, index = self._compute(index), torch.arange(len(index))
         index = index.to(self._target.device)
@@ -67,6 +97,14 @@ class Features:
             source, place = getattr(found, name), getattr(batch, name)
             if source is not None:
                 torch.index_select(source, 0, index, out=place)
+
+    def _fill_from(self, stored: Tensor, batch: Rows, index: Tensor) -> None:
+        values = stored[index]
+        batch.features.copy_(values[..., : self._width])
+        if batch.last is not None:
+            batch.last.copy_(values[..., self._width :])
+        for name in ("ids", "supervised", "starts"):
+            getattr(batch, name).copy_(getattr(self._packed, name)[index])
 
     @torch.no_grad()
     def _compute(self, index: Tensor) -> Rows:

@@ -4,7 +4,7 @@ Numerator and denominator are kept apart, so that a window of micro-batches, on 
 is one weighted mean.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from training.labels import Labels, make_labels
 from training.metrics import Counts, count
 from training.rows import Anchors, Rows, take
 from training.slots import ScoredSlots, pick
+from training.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +34,15 @@ class Sums:
 class Objective:
     """DFlash, or with the head Domino: (1 - share) * final + share * base.
 
-    slots: which ones are scored for the loss; all without it.
+    slots: which ones are scored for the loss; all without it. vocabulary: what the loss ranges
+    over; all ids without it.
     """
 
     draft: DraftForward
     head: Head
     gamma: float | None
     slots: ScoredSlots | None = None
+    vocabulary: Vocabulary | None = None
 
     def sums(self, weights: Weights, rows: Rows, anchors: Anchors, share: Tensor) -> Sums:
         """share: scalar, the base branch's part; DFlash has that branch only."""
@@ -55,13 +58,17 @@ class Objective:
             ids, hidden = pick(ids, index), pick(hidden, index)
             small = None if small is None else pick(small, index)
             last = None if last is None else pick(last, index)
-        weight = weight.flatten()
+        ids, weight, head, up = ids.flatten(), weight.flatten(), self.head, weights.get(UP)
+        if self.vocabulary is not None:
+            ids, weight = self.vocabulary.labels(ids, weight)
+            head = replace(head, lm_head=self.vocabulary.lm_head)
+            up = None if up is None else up[self.vocabulary.ids]
         loss, base, final = head_losses(
-            self.head,
+            head,
             hidden.flatten(0, 2),
             None if small is None else small.flatten(0, 2),
-            weights.get(UP),
-            ids.flatten(),
+            up,
+            ids,
             weight if small is None else weight * share,
             weight * (1 - share),
             None if last is None else last.flatten(0, 2),

@@ -30,9 +30,10 @@ from training.slots import ScoredSlots
 from training.start import copied_layers, new_weights, read_weights
 from training.target import BatchTarget
 from training.trainer import Trainer
+from training.vocabulary import Vocabulary
 from training.watch import Speed, Watch, gpu_figures, progress, shown
 
-EXPORT, EVALUATED = "export", "evaluated"
+EXPORT, EVALUATED, FEATURES = "export", "evaluated", "features"
 STOP_AFTER = 3  # log lines in a row without a finite loss
 Report = Callable[[str], None]
 Tick = Callable[[int, float], None]  # completed steps, seconds left
@@ -170,9 +171,19 @@ def open_session(
     size = features.size
     kept = "kept" if keep else "not kept"
     report(f"{size.rows} rows of {size.tokens} tokens; features {size.bytes / 1e9:.1f} GB, {kept}")
+    if config.features == "disk":
+        file = features.on_disk(config.output / FEATURES)
+        report(file.describe())
+        for turn in (ranks.rank == 0, ranks.rank > 0):  # the first writes what the others read
+            if turn:
+                features.read_from(file)
+            ranks.least(0)
     checked = check_features(features, target, config.target, draft.target_layer_ids)
     report(", ".join(f"{name} {value:.4f}" for name, value in checked.items()))
     objective = make_objective(config, draft, target)
+    if config.vocab_rows:
+        part = Vocabulary.most_frequent(config.vocab_rows, packed, target.lm_head, ranks)
+        objective = dataclasses.replace(objective, vocabulary=part)
     start = first_weights(config, draft, target)
     trainer = Trainer(config, objective, features, start, dtype, ranks)
     saved = checkpoint.load(config.output)

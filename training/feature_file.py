@@ -50,7 +50,7 @@ class FeatureFile:
         (self._folder / ABOUT).unlink(missing_ok=True)
         with (self._folder / FILE).open("wb") as file:
             file.truncate(self.bytes)
-        yield from torch.arange(self._shape[0]).split(ROWS_AT_A_TIME)
+        yield from torch.split(torch.arange(self._shape[0]), ROWS_AT_A_TIME)
         (self._folder / ABOUT).write_text(json.dumps(self._about) + "\n")
 
     def map(self) -> Tensor:

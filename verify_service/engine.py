@@ -163,6 +163,10 @@ class Engine:
         """
         self._drafting.want = want
 
+    def executed(self) -> tuple[int, int]:
+        """Sequences' steps run by a graph, and by single launches, since the start."""
+        return self._executor.num_graph, self._executor.num_eager
+
     def num_live(self) -> int:
         """Requests running and waiting."""
         return len(self._live)

@@ -16,7 +16,12 @@ from verify_service.target import Target
 
 
 class Executor:
-    """Owns the target's KV pages and, beside them, one projected row per position."""
+    """Owns the target's KV pages and, beside them, one projected row per position.
+
+    num_graph, num_eager: items of work run since the start by a graph, and by single launches.
+    """
+
+    num_graph = num_eager = 0
 
     def __init__(
         self, target: Target, projection: FeatureProjection | None, *, pages: int, page_size: int
@@ -34,6 +39,7 @@ class Executor:
     @torch.inference_mode()
     def run(self, work: Seq[Work]) -> list[Chosen]:
         """Runs all positions of `work`; per item, what the target says after its last ids."""
+        self.num_eager += len(work)
         spans = [Span(start=w.start, count=len(w.ids), pages=w.sequence.pages) for w in work]
         device = self._target.device
         batch = Batch(spans, self._page_size, device)

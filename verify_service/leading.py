@@ -19,6 +19,14 @@ class LeadingExecutor(Executor):
     def __init__(self, own: Executor, followers: Followers) -> None:
         self._own, self._followers = own, followers
 
+    @property
+    def num_graph(self) -> int:  # type: ignore[override]
+        return self._own.num_graph
+
+    @property
+    def num_eager(self) -> int:  # type: ignore[override]
+        return self._own.num_eager
+
     def start(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
         self._tell(work)
         return self._own.start(work)

@@ -17,6 +17,7 @@ def loads(
     drafts = [sequence.draft for sequence in [*running, *scheduler.waiting]]
     sessions = Counter(id(draft.plan.link) for draft in drafts if draft)
     pages = scheduler.allocator
+    by_graph, eagerly = engine.executed()
     return verify_pb2.GetLoadsResponse(
         running=len(running),
         waiting=max(engine.num_live() - len(running), 0),
@@ -25,6 +26,8 @@ def loads(
         page_size=scheduler.page_size,
         waiting_for_draft=len(recovery),
         idle_checks=engine.idle_checks,
+        graph_steps=by_graph,
+        eager_steps=eagerly,
         draft_links=[
             verify_pb2.DraftLinkLoad(
                 address=address,

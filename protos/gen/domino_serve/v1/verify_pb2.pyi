@@ -582,6 +582,8 @@ class GetLoadsResponse(_message.Message):
     DRAFT_LINKS_FIELD_NUMBER: _builtins.int
     WAITING_FOR_DRAFT_FIELD_NUMBER: _builtins.int
     IDLE_CHECKS_FIELD_NUMBER: _builtins.int
+    GRAPH_STEPS_FIELD_NUMBER: _builtins.int
+    EAGER_STEPS_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     """Requests in the running batch."""
     waiting: _builtins.int
@@ -596,6 +598,10 @@ class GetLoadsResponse(_message.Message):
     """Requests that run plain and are drafted for as soon as their draft has a seat for them."""
     idle_checks: _builtins.int
     """Times that nothing ran and every page was found free; the service ends itself if one is not."""
+    graph_steps: _builtins.int
+    """Sequences' steps run by a CUDA graph since the start; 0 on a CPU."""
+    eager_steps: _builtins.int
+    """Sequences' steps run by single launches: prompts, and everything on a CPU."""
     @_builtins.property
     def draft_links(self) -> _containers.RepeatedCompositeFieldContainer[Global___DraftLinkLoad]:
         """Streams to draft services."""
@@ -611,10 +617,12 @@ class GetLoadsResponse(_message.Message):
         draft_links: _abc.Iterable[Global___DraftLinkLoad] | None = ...,
         waiting_for_draft: _builtins.int = ...,
         idle_checks: _builtins.int = ...,
+        graph_steps: _builtins.int = ...,
+        eager_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_links", b"draft_links", "idle_checks", b"idle_checks", "kv_pages_total", b"kv_pages_total", "kv_pages_used", b"kv_pages_used", "page_size", b"page_size", "running", b"running", "waiting", b"waiting", "waiting_for_draft", b"waiting_for_draft"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_links", b"draft_links", "eager_steps", b"eager_steps", "graph_steps", b"graph_steps", "idle_checks", b"idle_checks", "kv_pages_total", b"kv_pages_total", "kv_pages_used", b"kv_pages_used", "page_size", b"page_size", "running", b"running", "waiting", b"waiting", "waiting_for_draft", b"waiting_for_draft"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,9 +35,12 @@ def _verify_kill(
 ) -> dict[str, Any]:
     with cluster(tokenizer, **ROOM) as services:
         kills = kill_verifies(services, cases, args.verify_streams, args.seed).as_json()
-        leaks = services.leaks()
+        return {**kills, "leaks": services.leaks()}
+
+
+def _rank_kill(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
     with cluster(tokenizer, ranks=2, **ROOM) as services:
-        return {**kills, "leaks": leaks, "rank_killed": kill_rank(services, cases, args.seed)}
+        return kill_rank(services, cases, args.seed)
 
 
 def _cancels(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
@@ -66,6 +69,7 @@ def _fuzz(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> d
 RUNS: dict[str, Run] = {
     "draft_kill": _draft_kill,
     "verify_kill": _verify_kill,
+    "rank_kill": _rank_kill,
     "cancels": _cancels,
     "rolling": _rolling,
     "fuzz": _fuzz,

@@ -33,7 +33,7 @@ def figures(
     if run := results.get("verify_kill"):
         unit = f"streams identical of {run['streams']}, {run['hit']} of them hit"
         goal = args.verify_streams
-        rank = run["rank_killed"]
+        rank = results.get("rank_kill", {"identical": 0, "streams": 0})
         clean = not run["leaks"] and rank["identical"] == rank["streams"]
         add("chaos_verify_kill_identical", run["identical"], unit, goal, lower=False, also=clean)
     if run := results.get("cancels"):

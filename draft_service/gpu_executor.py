@@ -12,8 +12,8 @@ from domino_kernels.paged_kv import PagedKV
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.executor import Part
+from draft_service.gpu_index import appended, page_table
 from draft_service.gpu_model import GpuDraft, Rows
-from draft_service.gpu_rows import appended, page_table
 from draft_service.gpu_step import Rollouts, Step, StepGraphs, batch_buckets, count_buckets
 from serving.draft_config import DraftConfig
 

@@ -91,6 +91,32 @@ def test_a_taken_port_is_told() -> None:
             MetricsPage("127.0.0.1", port)
 
 
+@pytest.mark.parametrize("module", ["verify_service", "draft_service", "router"])
+def test_each_service_ends_where_its_metrics_port_is_taken(module: str) -> None:
+    """Prevents a traceback, or a model loaded for nothing."""
+    needed = {"verify_service": [], "draft_service": ["--draft", "d"], "router": ["--verify=v:1"]}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", module, "--target", "t", *needed[module]]
+        command += ["--metrics-port", port]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
+    assert "choose another --metrics-port" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_ipv6() -> None:
+    """Prevents a page that only the older of a cluster's two protocols reaches."""
+    page = MetricsPage("::1", 0)
+    try:
+        with urlopen(f"http://[::1]:{page.port}/liveness", timeout=30) as answer:
+            assert answer.status == 200
+    finally:
+        page.close()
+
+
 WITHOUT_LIBRARY = """
 import sys
 sys.modules["prometheus_client"] = None  # as where it is not installed

@@ -100,6 +100,21 @@ class ScriptedDraft(draft_pb2_grpc.DraftServiceServicer):
     ) -> draft_pb2.ReleaseSeatResponse:
         return draft_pb2.ReleaseSeatResponse()
 
+    def GetLoads(
+        self, request: draft_pb2.DraftServiceGetLoadsRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.DraftServiceGetLoadsResponse:
+        return draft_pb2.DraftServiceGetLoadsResponse()
+
+    def UpdateDraftWeights(
+        self, request: draft_pb2.UpdateDraftWeightsRequest, context: grpc.ServicerContext
+    ) -> draft_pb2.UpdateDraftWeightsResponse:
+        raise AssertionError("links update nothing")
+
+    def GetProjection(
+        self, request: draft_pb2.GetProjectionRequest, context: grpc.ServicerContext
+    ) -> Iterator[draft_pb2.GetProjectionResponse]:
+        raise AssertionError("links take no projection")
+
     def Step(
         self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext
     ) -> Iterator[draft_pb2.StepResponse]:

@@ -72,7 +72,7 @@ deploy-render: ## render deploy/kubernetes/overlays to deploy/rendered; needs ku
 
 deploy-check: setup deploy-render ## container files, manifests and their commands, without a cluster
 	@git diff --exit-code --stat deploy/rendered
-	@CI=true $(BIN)/python -m pytest tests/deploy tests/router/test_discovery.py
+	@CI=true $(BIN)/python -m pytest tests/deploy tests/router/test_discovery*.py tests/router/test_endpoint_slices.py
 
 bench: setup ## AR, DFlash and Domino under load (C1, C8) by locust on this CPU; a few minutes
 	@$(BIN)/domino-serve bench serve --preset cpu

@@ -7,7 +7,8 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _WATCH_S: Final = 240  # then it is listed anew: whatever a watch may have missed comes then
+_LIST_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 30.0
 
 
@@ -38,24 +40,26 @@ class KubernetesService:
         async with await _api_client() as client:
             while True:
                 try:
-                    async for slices in self._follow(client):
-                        pause_s = self._pause_s
-                        found = endpoints(slices.values(), self._port)
-                        if found != known:
-                            known = found
-                            yield known
+                    async with aclosing(self._follow(client)) as changes:
+                        async for slices in changes:
+                            pause_s = self._pause_s
+                            found = endpoints(slices.values(), self._port)
+                            if found != known:
+                                known = found
+                                yield known
                 except _failures() as error:
                     _log.warning("EndpointSlices of %s: %s; nothing changes", self._service, error)
                 await asyncio.sleep(pause_s)  # also after a watch that ended in order
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    async def _follow(self, client: Any) -> AsyncIterator[dict[str, Any]]:
+    async def _follow(self, client: Any) -> AsyncGenerator[dict[str, Any], None]:
         """The slices by name, at once and after each event, until the watch ends."""
-        listed = json.loads(await _read(await self._ask(client)))
+        listed = json.loads(await _read(await self._ask(client, _LIST_S)))
         slices = {_name(item): item for item in listed["items"]}
         yield slices
         version = listed["metadata"]["resourceVersion"]
-        response = await self._ask(client, watch=True, resource_version=version)
+        how = {"watch": True, "resource_version": version, "timeout_seconds": _WATCH_S}
+        response = await self._ask(client, _WATCH_S + _LIST_S, **how)
         try:
             async for line in response.content:
                 event = json.loads(line)
@@ -69,7 +73,7 @@ class KubernetesService:
         finally:
             response.close()
 
-    async def _ask(self, client: Any, **how: Any) -> Any:
+    async def _ask(self, client: Any, timeout_s: float, **how: Any) -> Any:
         from kubernetes.aio.client import ApiException, DiscoveryV1Api
 
         response = await DiscoveryV1Api(
@@ -77,8 +81,7 @@ class KubernetesService:
         ).list_namespaced_endpoint_slice_without_preload_content(
             self._namespace,
             label_selector=f"kubernetes.io/service-name={self._service}",
-            timeout_seconds=_WATCH_S,
-            _request_timeout=_WATCH_S + 30.0,  # a server that went silent ends no watch itself
+            _request_timeout=timeout_s,  # a server that went silent ends nothing itself
             **how,
         )
         if response.status != 200:

@@ -2,6 +2,7 @@
 
 import json
 import queue
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -63,7 +64,12 @@ class FakeService:
 
 
 class FakeKubernetes(dict[str, FakeService]):
-    """Services by name; one that nobody set up yet has no answer."""
+    """Services by name; one that nobody set up yet has no answer. tokens: those it was sent."""
+
+    port = 0
+
+    def __init__(self) -> None:
+        self.tokens: set[str | None] = set()
 
     def __missing__(self, name: str) -> FakeService:
         return self.setdefault(name, FakeService())
@@ -74,6 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
     api: FakeKubernetes
 
     def do_GET(self) -> None:
+        self.api.tokens.add(self.headers["Authorization"])
         split = urlsplit(self.path)
         query = parse_qs(split.query)
         service = self.api[query["labelSelector"][0].removeprefix("kubernetes.io/service-name=")]
@@ -105,11 +112,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def fake_kubernetes(folder: Path) -> Iterator[tuple[FakeKubernetes, Path]]:
-    """A running API and the kubeconfig that leads to it."""
+def fake_kubernetes(
+    folder: Path, tls: ssl.SSLContext | None = None
+) -> Iterator[tuple[FakeKubernetes, Path]]:
+    """A running API and the kubeconfig that leads to it, unless it speaks TLS."""
     api = FakeKubernetes()
     handler = type("Handler", (_Handler,), {"api": api})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    api.port = server.server_port
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:

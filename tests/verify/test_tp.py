@@ -32,7 +32,7 @@ print(json.dumps(load_and_answer(Path(sys.argv[1]), Path(sys.argv[2]))))
 def load_and_answer(target: Path, draft: Path) -> dict[str, Any]:
     """What an engine says, plain, drafted, sampled, masked; run by the first rank."""
     with engines(target, draft) as engine:
-        return answers(engine)
+        return {"answers": answers(engine), "executed": engine.engine.executed()}
 
 
 def answers(engine: InProcess) -> dict[str, Any]:
@@ -105,7 +105,9 @@ def test_two_ranks_give_the_ids_of_one(models: tuple[Path, Path]) -> None:
     out, errors = lead.communicate()
     assert lead.returncode == 0, errors[-3000:]
     found = json.loads(out)
-    assert found == expected
-    assert found["drafted"] == found["plain"]
+    assert found["answers"] == expected
+    assert expected["drafted"] == expected["plain"]
+    by_graph, eagerly = found["executed"]
+    assert by_graph == 0 and eagerly > len(PROMPTS) * COUNT, "told of the first rank's own part"
     _, errors = other.communicate()
     assert other.returncode == 0, errors[-3000:]

@@ -16,6 +16,7 @@ from draft_service.gpu_network import read_gpu_network
 from draft_service.model import DraftModel
 from draft_service.rollout import make_samplers
 from draft_service.tables import Tables, read_tables
+from draft_service.window import windowed
 from serving.draft_format import open_draft
 from serving.target_config import open_target
 from tests import recorded_models
@@ -26,12 +27,13 @@ FULL = 2 * PAGE  # rows after which a session begins anew; the most at once is 2
 
 
 def executors(
-    name: str, candidates: Candidates, device: torch.device, sessions: int
+    name: str, candidates: Candidates, device: torch.device, sessions: int, window: int
 ) -> tuple[Executor, GpuExecutor]:
     """By the draft's name in recorded_models; float32."""
     target, sizes = open_target(recorded_models.TARGET)
     folder = getattr(recorded_models, name)
     draft, config = open_draft(folder, sizes)
+    config = windowed(config, window)
     cpu, dtype = torch.device("cpu"), torch.float32
     tables = read_tables(config, draft, sizes, target, dtype=dtype, device=cpu)
     model = DraftModel(config, draft, tables.embedding, max_positions=4 * PAGE, dtype=dtype)
@@ -98,10 +100,16 @@ class Traffic:
 
 
 def check_passes(
-    name: str, candidates: Candidates, device: torch.device, *, sessions: int, passes: int
+    name: str,
+    candidates: Candidates,
+    device: torch.device,
+    *,
+    sessions: int,
+    passes: int,
+    window: int = 0,
 ) -> GpuExecutor:
-    """Raises AssertionError where a proposal differs."""
-    on_cpu, on_gpu = executors(name, candidates, device, sessions)
+    """Raises AssertionError where a proposal differs; window: the draft's, 0 is none."""
+    on_cpu, on_gpu = executors(name, candidates, device, sessions, window)
     traffic, drafted = Traffic(on_cpu, sessions, candidates not in (0, "certified")), []
     for number in range(passes):
         parts, rows = traffic.next()

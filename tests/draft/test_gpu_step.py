@@ -36,7 +36,7 @@ for layers, kv, dim, norm, bias in ((3, 2, 16, True, False), (1, 1, 12, False, T
 EXECUTORS = """
 from tests.draft.executors import check_passes
 
-check_passes({folder!r}, {candidates!r}, torch.device("cpu"), sessions=3, passes=2)
+check_passes({folder!r}, {candidates!r}, torch.device("cpu"), sessions=3, passes=2, window={window})
 """
 
 
@@ -46,8 +46,9 @@ def test_context_goes_to_every_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "candidates"), [("DOMINO_SHIFT", 0), ("DOMINO_NOSHIFT", "certified")]
+    ("folder", "candidates", "window"),
+    [("DOMINO_SHIFT", 0, 0), ("DOMINO_NOSHIFT", "certified", 6)],
 )
-def test_executors_agree(folder: str, candidates: int | str) -> None:
+def test_executors_agree(folder: str, candidates: int | str, window: int) -> None:
     """Rows, slots, buckets, masks or tokens taken wrongly on a GPU only lower acceptance."""
-    run_interpreted(EXECUTORS.format(folder=folder, candidates=candidates))
+    run_interpreted(EXECUTORS.format(folder=folder, candidates=candidates, window=window))

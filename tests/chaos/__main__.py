@@ -102,11 +102,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := set(args.runs) - set(RUNS):
         parser.error(f"unknown runs {', '.join(sorted(unknown))}; known: {', '.join(RUNS)}")
     line = " ".join(["python -m tests.chaos", *(sys.argv[1:] if argv is None else argv)])
-    origin, cases = Origin.at_start(line), known_cases(16, args.seed)
-    results, parts = earlier(args.earlier)
+    origin, (results, parts) = Origin.at_start(line), earlier(args.earlier)
+    runs = args.runs or [name for name in RUNS if name not in results]
+    cases = known_cases(16, args.seed) if runs else []
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = save_tokenizer(Path(folder))
-        for name in args.runs or [name for name in RUNS if name not in results]:
+        for name in runs:
             found = RUNS[name](tokenizer, cases, args)
             results[name] = {**results.get("fuzz", {}), **found} if name == "fuzz" else found
             print(f"{name}: {json.dumps(found)}", flush=True)

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,10 @@ import pytest
 from domino_client import BadRequest, Client
 from serving.log import JsonLines, about, serving_request, set_up_logs
 from tests.services.processes import Process
-from tests.services.whole import Whole, whole
+from tests.services.whole import whole
 
 SECRET = "my PIN is 4711, Müller"
 STOP = "the secret end"
-
-
-@pytest.fixture(scope="module", params=["json", "text"])
-def services(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, Whole]]:
-    folder = tmp_path_factory.mktemp("logged") / "target"
-    with whole(folder, common={"log_format": request.param}) as running:
-        yield request.param, running
 
 
 def lines(process: Process, name: str) -> list[str]:
@@ -34,16 +24,20 @@ def lines(process: Process, name: str) -> list[str]:
     return [line.removeprefix(prefix) for line in process.log if line.startswith(prefix)]
 
 
-def test_a_request_is_found_in_every_log_and_its_text_in_none(services: tuple[str, Whole]) -> None:
+@pytest.mark.parametrize("format_", ["json", "text"])
+def test_a_request_is_found_in_every_log_and_its_text_in_none(tmp_path: Path, format_: str) -> None:
     """Prevents logs that leak prompts or answers, and requests that cannot be followed."""
-    format_, running = services
-    with Client(running.router.address, timeout_s=60) as client:
+    with (
+        whole(tmp_path / "target", common={"log_format": format_}) as running,
+        Client(running.router.address, timeout_s=60) as client,
+    ):
         done = client.generate(SECRET, max_tokens=16, request_id="case-17", ignore_eos=True)
         client.generate(SECRET, max_tokens=3, stop=STOP, request_id="case-18")
         with pytest.raises(BadRequest):
             client.generate(SECRET, max_tokens=16, stop=[STOP] * 99, request_id="case-19")
         with pytest.raises(BadRequest, match="request_id: must be at most 200 printable"):
             client.generate(SECRET, request_id="two\nlines")
+    # All lines are there once the services have ended.
     log = lines(running.router, "router")
     everything = "\n".join([*log, *running.verify.log, *running.draft.log])
     ids = re.compile(r"\b" + r",? ".join(map(str, done.token_ids[:4])) + r"\b")

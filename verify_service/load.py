@@ -29,7 +29,6 @@ from verify_service.width_policy import AutoWidth, PlannedWidth, WidthPolicy
 log = logging.getLogger(__name__)
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """An engine, not started yet, and what it says of itself to routers and to drafts.

@@ -43,12 +43,13 @@ def figures(
     if run := results.get("fuzz"):
         bad = sum(len(rpc["failures"]) + len(rpc.get("held", ())) for rpc in run.values())
         least = min(rpc["messages"] for rpc in run.values())
-        unit = f"crashes and hangs, {least} messages to each of {len(run)} RPCs"
+        total = sum(rpc["messages"] for rpc in run.values())
+        unit = f"crashes and hangs of {total} messages, {least} or more to each of {len(run)} RPCs"
         add("fuzz_failures", bad, unit, 0, lower=True, also=least >= args.messages)
     if run := results.get("soak"):
         flat = all(one["is_flat"] for one in run["memory"]) and not run["leaks"]
         unit = f"wrong answers of {run['requests']} in {run['seconds']} s"
-        also = flat and not run["failed"]
+        also = flat and not run["failed"] and run["seconds"] >= args.soak_s
         add("soak_wrong_tokens", run["wrong"], unit, 0, lower=True, also=also)
     if run := results.get("rolling"):
         unit, clean = f"of {run['requests']} requests", not (run["wrong"] or run["leaks"])

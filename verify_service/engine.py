@@ -15,15 +15,14 @@ from domino_serve.v1 import speculation_pb2 as spec
 from serving.compute_thread import ComputeThread
 from serving.errors import (
     BadRequest,
-    Draining,
     InternalError,
-    Overloaded,
     PeerUnavailable,
     ServingError,
 )
 from serving.log import about
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
+from verify_service.live_requests import LiveRequests
 from verify_service.scheduler import Scheduler, Work
 from verify_service.self_check import FirstProposals
 from verify_service.sequence import DraftPlan, Request, Sequence
@@ -55,17 +54,14 @@ class Engine:
     ) -> None:
         """widths: as each request's plan says, without it."""
         self._executor, self.scheduler, self._drafting = executor, scheduler, drafting
-        self._max_waiting, self._synthetic = max_waiting, synthetic
-        self._widths = widths or PlannedWidth()
+        self._widths, self._synthetic = widths or PlannedWidth(), synthetic
         self._first_proposals = FirstProposals()
         self.timeline = Timeline()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
         self.idle = threading.Event()
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unsent: list[Sequence] = []
-        self._live: dict[str, Sequence] = {}
-        self._live_lock = threading.Lock()
-        self._ended = False
+        self._live = LiveRequests(scheduler.max_sequences + max_waiting)
         self.idle_checks = 0
         self.step_began: float | None = None  # for verify_service.watchdog
 
@@ -100,22 +96,13 @@ class Engine:
                 f"prompt and {sequence.sized_by} need {pages} KV pages, the service has {total}; "
                 "shorten them or raise --kv-tokens",
             )
-        with self._live_lock:
-            if self._ended:
-                raise Draining
-            if request.request_id in self._live:
-                raise BadRequest("request_id", f"{request.request_id!r} is running already")
-            if len(self._live) >= self.scheduler.max_sequences + self._max_waiting:
-                raise Overloaded(f"{len(self._live)} requests are running and waiting; retry later")
-            self._live[request.request_id] = sequence
-            # Under the lock, so that no abort of this request can overtake it.
-            self._commands.put(lambda: self._enqueue(sequence))
+        # No abort of this request can overtake it.
+        self._live.add(sequence, lambda: self._commands.put(lambda: self._enqueue(sequence)))
         return lambda: self._commands.put(lambda: self._finish(sequence, spec.FINISH_REASON_ABORT))
 
     def abort(self, request_id: str) -> bool:
         """Ends a request early; False when it is not running."""
-        with self._live_lock:
-            sequence = self._live.get(request_id)
+        sequence = self._live.find(request_id)
         if sequence:
             self._commands.put(lambda: self._finish(sequence, spec.FINISH_REASON_ABORT))
         return sequence is not None
@@ -135,8 +122,7 @@ class Engine:
 
     def is_live(self, sequence: Sequence) -> bool:
         """Whether it waits or runs."""
-        with self._live_lock:
-            return self._live.get(sequence.request.request_id) is sequence
+        return self._live.has(sequence)
 
     def may_redraft(self, sequence: Sequence) -> bool:
         """Whether a request still runs and a draft could take it up."""
@@ -184,11 +170,7 @@ class Engine:
             log.exception("the engine cannot go on; all requests end with an error")
             outcome = PeerUnavailable("verify", "its engine cannot go on")  # another one can
             self._on_failure()
-        with self._live_lock:
-            self._ended = True
-            left = list(self._live.values())
-            self._live.clear()
-        for sequence in left:
+        for sequence in self._live.end():
             _tell(sequence, outcome)
 
     def _try_step(self) -> None:
@@ -285,10 +267,8 @@ class Engine:
 
     def _finish(self, sequence: Sequence, outcome: Outcome) -> None:
         """Ends a sequence once: frees both sides' memory and sends the last event."""
-        with self._live_lock:
-            if self._live.get(sequence.request.request_id) is not sequence:
-                return
-            del self._live[sequence.request.request_id]
+        if not self._live.remove(sequence):
+            return
         self._drafting.end(sequence)
         self.scheduler.remove(sequence)
         _tell(sequence, outcome)

@@ -106,7 +106,7 @@ def test_a_request_in_the_middle_goes_on_plainly(tmp_path: Path) -> None:
         expected = generate(verify.stub, PROMPTS[0], 400)[0]
         call = start(verify.stub, PROMPTS[0], 400, seat(draft.stub, draft.address))
         call.read(3)
-        running = next(iter(verify.engine._live.values()))
+        running = next(iter(verify.engine.scheduler.running))
         update(draft, other_weights(tmp_path))
         ids, done = generate(verify.stub, PROMPTS[0], NEW, seat(draft.stub, draft.address))
         assert (ids, done.speculation.proposed_tokens > 0) == (expected[:NEW], True)

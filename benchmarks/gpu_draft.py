@@ -50,7 +50,7 @@ def time_steps(proofs: list[str]) -> list[dict[str, Any]]:
     kv = random_kv(model, PAGES)
     rows: list[dict[str, Any]] = [{"sessions": c, "width": w, "context": CONTEXT} for c, w in STEPS]
     for mode in (0, "certified"):
-        made = rollouts(head, mode, 32, 15)  # type: ignore[arg-type]
+        made = rollouts(head, mode, 32, 15)
         for row in rows:
             batch, count = row["sessions"], row["width"] - 1
             graphs = StepGraphs(model, made, kv, pages=4, batches=[batch], counts=[count])

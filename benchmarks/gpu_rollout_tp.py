@@ -155,7 +155,7 @@ def report(rows: list[dict[str, Any]], proofs: list[str], out: str) -> None:
         for kind, name in (("C", "compact"), ("exact", "exact")):
             if (goal := GOALS.get((kind, row["batch"]))) is not None:
                 value = round(ratios[kind], 4)
-                figure = {"id": f"rollout_27b_tp2_{name}_over_base_b{row['batch']}"}
+                figure: dict[str, Any] = {"id": f"rollout_27b_tp2_{name}_over_base_b{row['batch']}"}
                 figure |= {"value": value, "unit": "ratio", "goal": goal, "met": value <= goal}
                 found.append(figure | {"lower_is_better": True} | about)
     for figure in found:
@@ -171,7 +171,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=29571)
     parser.add_argument("--tiny", action="store_true", help="small shapes, to try the program")
     options = parser.parse_args()
-    mp.spawn(rank_main, (options.port, str(options.json), options.tiny), nprocs=RANKS)  # type: ignore[no-untyped-call]
+    arguments = options.port, str(options.json), options.tiny
+    mp.spawn(rank_main, arguments, nprocs=RANKS)  # type: ignore[attr-defined,no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ class StackConfig:
         return [*flags(own), *self.metrics_flags(0)]
 
 
-def flags(values: dict[str, object]) -> list[str]:
+def flags(values: Mapping[str, object]) -> list[str]:
     """{"max_sequences": 8, "mode": None, "fast": True} -> ["--max-sequences", "8", "--fast"]."""
     found: list[str] = []
     for name, value in values.items():

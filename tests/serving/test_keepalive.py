@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -23,7 +24,7 @@ def silent(options: tuple[tuple[str, int | str], ...]) -> Iterator[str]:
         threading.Event().wait(PING_MS * PINGS / 1000)
         return b"done"
 
-    handlers = {"Call": grpc.unary_unary_rpc_method_handler(call)}
+    handlers: dict[str, Any] = {"Call": grpc.unary_unary_rpc_method_handler(call)}
     server = grpc.server(ThreadPoolExecutor(1), options=options)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("test.Silent", handlers),)
@@ -37,7 +38,8 @@ def silent(options: tuple[tuple[str, int | str], ...]) -> Iterator[str]:
 def ask(address: str) -> bytes:
     options = keepalive(PING_MS)
     with grpc.insecure_channel(address, options=options) as channel:
-        answer: bytes = channel.unary_unary(METHOD)(b"", timeout=60)
+        call: Any = channel.unary_unary(METHOD)
+        answer: bytes = call(b"", timeout=60)
     return answer
 
 

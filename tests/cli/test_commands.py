@@ -106,8 +106,8 @@ def heed_ctrl_c() -> None:
 def test_ctrl_c_ends_up_and_all_its_services(tiny_target: Path) -> None:
     """Prevents orphans: Ctrl-C on `up` is the normal way to stop a local stack."""
     arguments = [*CLI, "up", "--target", str(tiny_target), "--port", "0"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(arguments, **pipes, preexec_fn=heed_ctrl_c) as up:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, stdout=pipe, stderr=pipe, preexec_fn=heed_ctrl_c) as up:
         assert up.stdout is not None
         lines = [up.stdout.readline().decode() for _ in range(2)]
         pids = [int(re.findall(r"pid (\d+)", line)[0]) for line in lines]

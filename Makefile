@@ -4,6 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
+WORKERS ?= 2
 # Address of PyTorch's CPU wheel index, for machines whose package index has CUDA builds only.
 TORCH_INDEX ?=
 
@@ -47,8 +48,8 @@ endif
 demo: setup ## answer three prompts in AR, DFlash and Domino mode on this machine and compare
 	@$(BIN)/domino-serve demo
 
-test: setup ## run the tests
-	@$(BIN)/python -m pytest
+test: setup ## run the tests, two files at a time (WORKERS=N for more; 0: one by one)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 chaos: setup ## kill, flood, update and fuzz the services for about an hour; figures in benchmarks/
 	@$(BIN)/python -m tests.chaos --json benchmarks/chaos.json

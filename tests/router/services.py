@@ -1,5 +1,6 @@
 """Fixtures: one router per module, in front of a counting verify service and a draft with seats."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from domino_client import Client
+from serving.errors import PeerUnavailable
 from tests.router.fake_services import FakeDraft, FakeVerify, served
 from tests.router.router_process import running_router
 from tests.router.tiny_tokenizer import save_target
@@ -41,7 +43,8 @@ def module_services(target: Path) -> Iterator[Services]:
 
 @pytest.fixture
 def services(module_services: Services) -> Services:
-    """With no requests recorded yet and seats free."""
+    """In front of a verify service that answers, with no requests recorded yet and seats free."""
+    until_it_answers(module_services.client)
     module_services.draft.refusal = None
     for recorded in (
         module_services.verify.requests,
@@ -52,3 +55,16 @@ def services(module_services: Services) -> Services:
         while not recorded.empty():
             recorded.get()
     return module_services
+
+
+def until_it_answers(client: Client) -> None:
+    """A verify service that was lost is asked again at once, which takes a moment."""
+    give_up = time.monotonic() + 30
+    while True:
+        try:
+            client.generate(token_ids=[9], max_tokens=1, mode="ar")
+            return
+        except PeerUnavailable:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.02)

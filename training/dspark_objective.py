@@ -54,12 +54,7 @@ class DSparkObjective(Objective):
                 parts[5].flatten().float(), wanted, reduction="none"
             )
             loss = loss + self.confidence * (weight * missed).sum()
-        return Sums(
-            loss=loss,
-            weight=weight.sum(),
-            base=(weight * base).sum(),
-            final=(weight * final).sum(),
-        )
+        return Sums.of(loss, weight, base, final)
 
     @torch.no_grad()
     def measure(self, weights: Weights, rows: Rows, anchors: Anchors) -> Counts:

@@ -5,6 +5,7 @@ is one weighted mean.
 """
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -28,6 +29,12 @@ class Sums:
     weight: Tensor
     base: Tensor
     final: Tensor
+
+    @classmethod
+    def of(cls, loss: Tensor, weight: Tensor, base: Tensor, final: Tensor) -> Self:
+        """loss: scalar. weight, base, final [n]: of each row."""
+        total, of_base, of_final = weight.sum(), (weight * base).sum(), (weight * final).sum()
+        return cls(loss=loss, weight=total, base=of_base, final=of_final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +80,7 @@ class Objective:
             weight * (1 - share),
             None if last is None else last.flatten(0, 2),
         )
-        return Sums(
-            loss=loss,
-            weight=weight.sum(),
-            base=(weight * base).sum(),
-            final=(weight * final).sum(),
-        )
+        return Sums.of(loss, weight, base, final)
 
     @torch.no_grad()
     def measure(self, weights: Weights, rows: Rows, anchors: Anchors) -> Counts:

@@ -89,7 +89,8 @@ class AutoWidth:
 
     def _best(self, drafted: Seq[Sequence], sequences: int, choices: Seq[int]) -> int:
         """Of `choices`, what gives the most tokens a second; the current one where it is close."""
-        expected = [expected_tokens(s.history.rates(self._prior(s))) for s in drafted]
+        priors = {mode: self._prior(mode) for mode in {_mode(s) for s in drafted}}
+        expected = [expected_tokens(s.history.rates(priors[_mode(s)])) for s in drafted]
         plain = sequences - len(drafted)
 
         def speed(choice: int) -> float:
@@ -105,9 +106,9 @@ class AutoWidth:
             of_all = self._everybody.setdefault(_mode(sequence), AcceptanceHistory(ALL_KEPT))
             of_all.add(*sequence.history.last)
 
-    def _prior(self, sequence: Sequence) -> list[float]:
+    def _prior(self, mode: int) -> list[float]:
         hoped = [HOPED_RATE] * self._choices[-1]
-        of_all = self._everybody.get(_mode(sequence))
+        of_all = self._everybody.get(mode)
         return of_all.rates(hoped) if of_all else hoped
 
 

@@ -52,6 +52,7 @@ class Drafting:
         self._closing: dict[DraftLink, list[int]] = defaultdict(list)
         self._exchanges: dict[DraftLink, Exchange] = {}
         self._slow: set[DraftLink] = set()
+        self.num_faults = 0  # of our own; none is the rule
         # Told of sequences that lost their draft, or had none, though they wish for one.
         self.want: Callable[[Sequence], None] = lambda sequence: None
 
@@ -117,6 +118,21 @@ class Drafting:
                 self._take_all(link, answer)
                 timings.append(answer.timings)
         return timings
+
+    def abandon(self, sequences: Iterable[Sequence]) -> None:
+        """After a fault of our own no draft is known to be in step: all go on plainly."""
+        self.num_faults += 1
+        for sequence in sequences:
+            sequence.proposals = []
+            if sequence.draft:
+                sequence.draft.plan.link.close()
+                sequence.draft = None
+                DRAFT_LOST.inc("fault")
+        for link in {*self._exchanges, *self._closing}:
+            link.close()
+        self._exchanges.clear()
+        self._closing.clear()
+        self._slow.clear()
 
     def _go_on_without(self, link: DraftLink, exchange: Exchange) -> None:
         if exchange.awaited and not exchange.misses:

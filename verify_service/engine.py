@@ -7,25 +7,23 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
+from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.compute_thread import ComputeThread
-from serving.errors import (
-    BadRequest,
-    InternalError,
-    PeerUnavailable,
-    ServingError,
-)
+from serving.errors import BadRequest, InternalError, PeerUnavailable, ServingError
 from serving.log import about
+from verify_service import blame
+from verify_service.commands import Commands
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
 from verify_service.live_requests import LiveRequests
 from verify_service.scheduler import Scheduler, Work
 from verify_service.self_check import FirstProposals
-from verify_service.sequence import DraftPlan, Request, Sequence
+from verify_service.sequence import Chosen, DraftPlan, Request, Sequence
 from verify_service.synthetic import SyntheticAcceptance
 from verify_service.timeline import StepClock, Timeline
 from verify_service.width_policy import PlannedWidth, WidthPolicy
@@ -33,7 +31,6 @@ from verify_service.width_policy import PlannedWidth, WidthPolicy
 Outcome: TypeAlias = "spec.FinishReason.ValueType | ServingError"
 
 T = TypeVar("T")
-JOB_S = 60.0  # a job between steps waits no longer, should the engine have ended
 LATE_POLL_S = 0.1  # between looks for a late draft's answer while nothing runs
 
 log = logging.getLogger(__name__)
@@ -59,7 +56,7 @@ class Engine:
         self.timeline = Timeline()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
         self.idle = threading.Event()
-        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._commands = Commands()
         self._unsent: list[Sequence] = []
         self._live = LiveRequests(scheduler.max_sequences + max_waiting)
         self.idle_checks = 0
@@ -79,7 +76,7 @@ class Engine:
 
     def stop(self) -> None:
         """Ends the loop after the current step; requests end with FINISH_REASON_ABORT."""
-        self._commands.put(None)
+        self._commands.end()
         self._done.result()
 
     def submit(self, request: Request) -> Callable[[], None]:
@@ -109,16 +106,7 @@ class Engine:
 
     def between_steps(self, job: Callable[[], T]) -> T:
         """Runs a job in the engine's thread while no step runs; what it returns or raises."""
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(job())
-            except Exception as error:
-                future.set_exception(error)
-
-        self._commands.put(run)
-        return future.result(JOB_S)
+        return self._commands.call(job)
 
     def is_live(self, sequence: Sequence) -> bool:
         """Whether it waits or runs."""
@@ -165,26 +153,16 @@ class Engine:
         outcome: Outcome = spec.FINISH_REASON_ABORT
         try:
             while self._take_commands():
-                self._try_step()
+                self.step_began = time.monotonic()
+                self._step()
+                self.step_began = None
         except Exception:
             log.exception("the engine cannot go on; all requests end with an error")
             outcome = PeerUnavailable("verify", "its engine cannot go on")  # another one can
             self._on_failure()
+        self.step_began = None
         for sequence in self._live.end():
             _tell(sequence, outcome)
-
-    def _try_step(self) -> None:
-        self.step_began = time.monotonic()
-        try:
-            self._step()
-        except Exception:
-            if not self.scheduler.running:
-                raise  # nobody to blame, so it would happen again
-            log.exception("engine step failed; the running requests end with an error")
-            for sequence in list(self.scheduler.running):
-                self._finish(sequence, InternalError())
-        finally:
-            self.step_began = None
 
     def _take_commands(self) -> bool:
         """Runs what other threads asked for; waits while there is nothing to do. False: stop."""
@@ -194,7 +172,7 @@ class Engine:
                 self._go_idle()
             wait_s = LATE_POLL_S if self._drafting.is_owed else None
             try:
-                command = self._commands.get(block=idle, timeout=wait_s)
+                command = self._commands.take(wait=idle, timeout_s=wait_s)
             except queue.Empty:
                 if idle:
                     continue
@@ -205,23 +183,23 @@ class Engine:
 
     def _go_idle(self) -> None:
         """Frees what ended sequences still hold at their drafts, and checks the books."""
-        self._drafting.receive()
-        self._drafting.send(())
-        self._drafting.receive()
+        with self._losing_drafts():
+            self._drafting.receive()
+            self._drafting.send(())
+            self._drafting.receive()
         self.scheduler.check_integrity()
         self.idle_checks += 1
         if not self._drafting.is_owed:
             self.idle.set()
 
     def _step(self) -> None:
-        scheduler = self.scheduler
         self.idle.clear()
-        clock = StepClock(len(scheduler.waiting))
+        scheduler, clock = self.scheduler, StepClock(len(self.scheduler.waiting))
         while scheduler.can_admit():
             scheduler.admit()
         work = scheduler.plan()
         clock.planned(work)
-        answer = self._executor.start(work)
+        answer = blame.start(self._executor, work)
         self._send_chunks()  # the last step's, while a device runs this one
         chosen = answer()
         took = clock.lap("verify")
@@ -229,41 +207,60 @@ class Engine:
             chosen = self._synthetic.chosen(work, chosen)
         for item, choices in zip(work, chosen, strict=True):
             item.sequence.timings.verify_ns += took
-            if not choices.usable:
-                self._fail(item)
-                continue
-            if item.sequence.proposals and not item.sequence.request.sampling:
-                self._first_proposals.count(item.sequence.proposals[0] == choices.ids[0])
-            if reason := item.sequence.commit(item.ids, choices):
-                self._finish(item.sequence, reason)
-            self._unsent.append(item.sequence)
+            with self._ending_alone(item.sequence):
+                self._commit(item, choices)
         clock.committed(work)
-        draft_tokens = self._widths.draft_tokens(scheduler.running)
-        self._drafting.send([*(item.sequence for item in work), *scheduler.waiting], draft_tokens)
-        clock.lap("send")
-        if self._drafting.is_owed:  # drafts work meanwhile
-            self._send_chunks()
-        drafts = self._drafting.receive()
-        step = clock.end(drafts)
+        step = clock.end(self._draft(work, clock))
         self._widths.observe(step)
         self.timeline.add(step)
 
+    def _commit(self, item: Work, chosen: Chosen) -> None:
+        sequence = item.sequence
+        if not chosen.usable:
+            self._executor.clear(sequence.pages)
+            raise blame.fault(item, chosen)
+        if sequence.proposals and not sequence.request.sampling:
+            self._first_proposals.count(sequence.proposals[0] == chosen.ids[0])
+        if reason := sequence.commit(item.ids, chosen):
+            self._finish(sequence, reason)
+        self._unsent.append(sequence)
+
+    def _draft(self, work: list[Work], clock: StepClock) -> list[draft_pb2.DraftTimings]:
+        """What was committed out, the next proposals in."""
+        with self._losing_drafts():
+            draft_tokens = self._widths.draft_tokens(self.scheduler.running)
+            members = [*(item.sequence for item in work), *self.scheduler.waiting]
+            self._drafting.send(members, draft_tokens)
+            clock.lap("send")
+            if self._drafting.is_owed:  # drafts work meanwhile
+                self._send_chunks()
+            return self._drafting.receive()
+        return []
+
     def _send_chunks(self) -> None:
         for sequence in self._unsent:
-            sequence.send()
+            with self._ending_alone(sequence):
+                sequence.send()
         self._unsent.clear()
 
-    def _fail(self, item: Work) -> None:
-        """Ends a sequence whose logits are no numbers, and wipes what it has written."""
-        end = item.start + len(item.ids)
-        error = InternalError(
-            f"the target's logits are NaN or infinite at or before position {end - 1}: its weights "
-            "are damaged or overflow in this dtype; other requests are unaffected"
-        )
-        name = item.sequence.request.request_id
-        log.error("request %s ends: %s", name, error, extra=about(name))
-        self._executor.clear(item.sequence.pages)
-        self._finish(item.sequence, error)
+    @contextmanager
+    def _ending_alone(self, sequence: Sequence) -> Iterator[None]:
+        """What goes wrong with one request ends no other."""
+        try:
+            yield
+        except Exception as error:
+            name = sequence.request.request_id
+            log.exception("request %s ends with an error", name, extra=about(name))
+            self._finish(sequence, error if isinstance(error, ServingError) else InternalError())
+
+    @contextmanager
+    def _losing_drafts(self) -> Iterator[None]:
+        """What goes wrong with drafts costs speed only."""
+        try:
+            yield
+        except Exception:
+            log.exception("drafting failed; all requests go on without a draft")
+            self._drafting.abandon([*self.scheduler.running, *self.scheduler.waiting])
 
     def _finish(self, sequence: Sequence, outcome: Outcome) -> None:
         """Ends a sequence once: frees both sides' memory and sends the last event."""

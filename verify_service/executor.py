@@ -19,9 +19,11 @@ class Executor:
     """Owns the target's KV pages and, beside them, one projected row per position.
 
     num_graph, num_eager: items of work run since the start by a graph, and by single launches.
+    can_run_anew: a pass that raised, or a part of it.
     """
 
     num_graph = num_eager = 0
+    can_run_anew = True
 
     def __init__(
         self, target: Target, projection: FeatureProjection | None, *, pages: int, page_size: int

@@ -16,6 +16,8 @@ from verify_service.sequence import Chosen, Sequence
 class LeadingExecutor(Executor):
     """An executor of this rank's part, followed by those of all other ranks."""
 
+    can_run_anew = False  # the others may be in the midst of it
+
     def __init__(self, own: Executor, followers: Followers) -> None:
         self._own, self._followers = own, followers
 

@@ -42,7 +42,7 @@ STALE: Final = Counter(
 DRAFT_LOST: Final = Counter(
     "domino_verify_draft_lost_total", "Requests that went on without their draft, by cause", "cause"
 )
-DRAFT_LOST.show("link", "refused")
+DRAFT_LOST.show("link", "refused", "fault")
 DRAFT_RECOVERED: Final = Counter(
     "domino_verify_draft_recovered_total", "Requests that got a draft again, or late"
 )

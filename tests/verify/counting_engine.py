@@ -34,6 +34,9 @@ class CountingExecutor(Executor):
         self.watch(work)
         return [Chosen(ids=[i + 1 for i in w.ids[len(w.ids) - w.choices :]]) for w in work]
 
+    def clear(self, pages: list[int]) -> None:
+        """There is no KV."""
+
     def rows(self, sequence: Running, start: int, end: int) -> Tensor:
         """Rows that say whose token they are."""
         ids = torch.tensor(sequence.tokens[start:end], dtype=torch.float32)
@@ -114,13 +117,14 @@ class CountingEngine:
 
 
 @contextmanager
-def counting(**options: Any) -> Iterator[CountingEngine]:
-    """A running engine that must be free at the end."""
+def counting(*, draft_faults: int = 0, **options: Any) -> Iterator[CountingEngine]:
+    """A running engine that must be free at the end, and as often at fault with its drafts."""
     made = CountingEngine(**options)
     made.engine.start()
     try:
         yield made
         made.assert_free()
+        assert made.drafting.num_faults == draft_faults
     finally:
         made.engine.stop()
 

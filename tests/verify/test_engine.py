@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from domino_serve.v1 import speculation_pb2 as spec
-from serving.errors import BadRequest, Draining, InternalError, Overloaded, PeerUnavailable
+from serving.errors import BadRequest, Draining, Overloaded, PeerUnavailable
 from tests.verify.counting_engine import Answer, CountingEngine, counted, counting
 from verify_service.scheduler import Work
 from verify_service.sequence import Sequence as Running
@@ -78,26 +78,6 @@ def test_abort_while_running(moment: str) -> None:
         assert ended(neighbour) == (counted(3, 40), LENGTH)
         assert ended(follower) == (counted(70, 40), LENGTH)
         assert not running.engine.abort("aborted")
-
-
-def test_an_error_in_a_step_ends_the_running_requests_alone() -> None:
-    """One bad batch must not stop the service, nor leave clients waiting for ever."""
-    with counting(max_sequences=2) as running:
-        failures = iter([RuntimeError("out of luck")])
-
-        def fail_once(work: Sequence[Work]) -> None:
-            if all(not w.sequence.in_prefill for w in work):
-                for failure in failures:
-                    raise failure
-
-        running.executor.watch = fail_once
-        failing = [running.submit([1], 9), running.submit([5], 9)]
-        queued = running.submit([30], 9)
-        for answer in failing:
-            with pytest.raises(InternalError, match="log has the details"):
-                answer.collect()
-        assert ended(queued) == (counted(30, 9), LENGTH)
-        assert ended(running.submit([60], 9)) == (counted(60, 9), LENGTH)
 
 
 def test_a_request_id_is_taken_while_it_runs() -> None:
@@ -194,7 +174,7 @@ def test_an_engine_that_dies_sends_its_requests_elsewhere(monkeypatch: pytest.Mo
     def die() -> None:
         raise RuntimeError("no step at all")
 
-    monkeypatch.setattr(running.engine, "_try_step", die)
+    monkeypatch.setattr(running.engine, "_step", die)
     failed = threading.Event()
     running.engine.start(on_failure=failed.set)
     answer = running.submit([1], 3)

@@ -2,6 +2,7 @@
 
 from serving.errors import BadRequest
 from serving.tls import Tls, is_loopback
+from serving.transport.unix_socket import is_unix
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -13,6 +14,6 @@ def token_metadata(address: str, tls: Tls | None, token: str | None) -> Metadata
     if not token or not token.isascii() or not token.isprintable():
         raise BadRequest("token", "must be printable ASCII text")
     host = address.rpartition(":")[0].strip("[]")
-    if tls is None and not is_loopback(host):
+    if tls is None and not is_unix(address) and not is_loopback(host):
         raise BadRequest("token", f"would travel readable to {host}: give tls")
     return (("authorization", f"Bearer {token}"),)

@@ -52,7 +52,8 @@ class Stream:
 
 
 class Client:
-    """address: the router's host:port. timeout_s: default deadline of a request, none if None.
+    """address: the router's host:port or unix:/path. timeout_s: default deadline of a request, none
+    if None.
 
     tls: for routers with --tls-cert. token: for routers with --callers; only by TLS, or to this
     machine. Methods raise serving.errors.ServingError subclasses.

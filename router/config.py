@@ -25,8 +25,8 @@ _DURATIONS = (
 class RouterConfig(ServiceOptions):
     target: Path = field(help="target's folder; its tokenizer.json and tokenizer_config.json")
     verify: str = field(
-        help="where verify services are: host:port, several with commas between, dns:NAME:PORT, or "
-        "k8s:[NAMESPACE/]SERVICE:PORT"
+        help="where verify services are: host:port or unix:/path, several with commas between, "
+        "dns:NAME:PORT, or k8s:[NAMESPACE/]SERVICE:PORT"
     )
     draft: str | None = field(
         None, help="where draft services are, in the same forms; without any, plain"
@@ -82,7 +82,8 @@ class RouterConfig(ServiceOptions):
     def _check_front_door(self) -> None:
         if self.tls_client_ca and not self.tls_cert:
             raise OptionError("tls_client_ca", str(self.tls_client_ca), "needs --tls-cert")
-        if self.callers and not self.tls_cert and not is_loopback(self.host):
+        is_open = not self.listen and not is_loopback(self.host)
+        if self.callers and not self.tls_cert and is_open:
             remedy = "would let tokens travel readable: give --tls-cert, or --host 127.0.0.1"
             raise OptionError("callers", str(self.callers), remedy)
 

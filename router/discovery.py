@@ -60,7 +60,10 @@ def addresses(name: str, text: str) -> tuple[str, ...]:
     """An option's comma list, "a:1,b:2"; raises OptionError."""
     found = tuple(part.strip() for part in text.split(","))
     if not all(found) or len(set(found)) < len(found) or len(found) > MAX_REPLICAS:
-        remedy = f"must be host:port, or 2 to {MAX_REPLICAS} different ones with commas between"
+        remedy = (
+            f"must be host:port or unix:/path, or 2 to {MAX_REPLICAS} different ones with commas "
+            "between"
+        )
         raise OptionError(name, text, remedy)
     return found
 

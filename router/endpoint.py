@@ -10,7 +10,7 @@ FAR: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Endpoint:
-    """address is host:port; node and zone say where it runs, empty where nobody knows."""
+    """address is host:port or unix:/path; node and zone are empty where nobody knows them."""
 
     address: str
     node: str = ""

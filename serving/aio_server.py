@@ -40,7 +40,7 @@ class AioServer:
             interceptors=[*map(AioGated, options.gates()), AioRefuseMalformed()],
             options=SERVER_OPTIONS,
         )
-        self.address = bind(self.grpc, host, port, options.incoming())
+        self.address = bind(self.grpc, host, port, options.incoming(), options.listen)
         self._page = MetricsPage.open(host, options.metrics_port)
         self.draining = asyncio.Event()
         self._signals: asyncio.Queue[int] = asyncio.Queue()

@@ -6,6 +6,7 @@ import grpc
 
 from serving.renewing_channel import RenewingChannel
 from serving.tls import Tls
+from serving.transport.unix_socket import is_unix
 
 Option = tuple[str, int | str]
 
@@ -65,11 +66,11 @@ def connect_with(tls: Tls | None) -> None:
 
 
 def channel(address: str, tls: Tls | None = None) -> grpc.Channel:
-    """Channel to host:port, plaintext without TLS; connects lazily and reconnects by itself."""
+    """Channel to host:port or unix:/path, plaintext without TLS; connects lazily, and again."""
     tls = tls or _of_process.get("tls")
     if tls is None:
         return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return grpc.secure_channel(address, tls.channel_credentials(), options=_options(tls))
+    return grpc.secure_channel(address, tls.channel_credentials(), options=_options(address, tls))
 
 
 def aio_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
@@ -81,10 +82,13 @@ def aio_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
 
 
 def _aio_secure(address: str, tls: Tls) -> grpc.aio.Channel:
-    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=_options(tls))
+    options = _options(address, tls)
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
 
 
-def _options(tls: Tls) -> tuple[Option, ...]:
-    if tls.server_name is None:
+def _options(address: str, tls: Tls) -> tuple[Option, ...]:
+    # gRPC would look for a socket's path in the certificate.
+    name = tls.server_name or ("localhost" if is_unix(address) else None)
+    if name is None:
         return CHANNEL_OPTIONS
-    return (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", tls.server_name))
+    return (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name))

@@ -16,6 +16,7 @@ import grpc
 from serving.errors import ServingError, StartError
 from serving.log import set_up_logs
 from serving.tls import Tls
+from serving.transport.unix_socket import claimed
 
 _log = logging.getLogger(__name__)
 
@@ -37,23 +38,40 @@ def run(main: Callable[[], int], service: str) -> int:
 
 
 def bind(
-    server: grpc.Server | grpc.aio.Server, host: str, port: int, tls: Tls | None = None
+    server: grpc.Server | grpc.aio.Server,
+    host: str,
+    port: int,
+    tls: Tls | None = None,
+    listen: str | None = None,
 ) -> str:
-    """Address the server listens on, port 0 resolved; StartError when it cannot."""
+    """Address the server listens on, port 0 resolved; StartError when it cannot.
+
+    listen: a Unix socket, `unix:/path`, in place of host and port.
+    """
+    if listen:
+        with claimed(listen):
+            _add(server, listen, tls)
+        return listen
     name = f"[{host}]" if ":" in host else host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         # Tried first by ourselves: gRPC does not tell its reason, and logs a line of its own.
         socket.create_server((host, port), family=family).close()
-        if tls:
-            bound = server.add_secure_port(f"{name}:{port}", tls.server_credentials())
-        else:
-            bound = server.add_insecure_port(f"{name}:{port}")
-        return f"{name}:{bound}"
-    except (OSError, RuntimeError) as error:
+        return f"{name}:{_add(server, f'{name}:{port}', tls)}"
+    except (OSError, StartError) as error:
         raise StartError(
             f"cannot listen on {name}:{port}: {error}; choose another --port (0 takes a free one)"
         ) from error
+
+
+def _add(server: grpc.Server | grpc.aio.Server, address: str, tls: Tls | None) -> int:
+    """The port that was bound; raises StartError."""
+    try:
+        if tls:
+            return server.add_secure_port(address, tls.server_credentials())
+        return server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise StartError(str(error)) from error
 
 
 def announce(service: str, address: str) -> None:

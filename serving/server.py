@@ -48,7 +48,7 @@ class Server:
             options=SERVER_OPTIONS,
             maximum_concurrent_rpcs=max_workers,  # more would queue for a thread without a bound
         )
-        self.address = bind(self.grpc, host, port, options.incoming())
+        self.address = bind(self.grpc, host, port, options.incoming(), options.listen)
         self._page = MetricsPage.open(host, options.metrics_port)
         self.draining = threading.Event()
         self._service = service

@@ -8,12 +8,16 @@ from serving.log import LogFormat
 from serving.options import OptionError, field
 from serving.peers import AllowedCallers, Gate
 from serving.tls import Tls
+from serving.transport.unix_socket import path_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceOptions:
     """A subclass's __post_init__ begins with `ServiceOptions.__post_init__(self)`."""
 
+    listen: str | None = field(
+        None, help="Unix socket to listen on in place of --host and --port, as unix:/path"
+    )
     metrics_port: int = field(
         0, help="HTTP port of /metrics, /liveness and /readiness on --host; 0 is none"
     )
@@ -40,6 +44,8 @@ class ServiceOptions:
     )
 
     def __post_init__(self) -> None:
+        if self.listen is not None:
+            path_of(self.listen)
         if not 0 <= self.metrics_port <= 65535:
             raise OptionError("metrics_port", self.metrics_port, "must be in 0..65535")
         for name in ("tls_key", "tls_ca", "tls_server_name"):

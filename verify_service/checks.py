@@ -66,9 +66,9 @@ def check_score(request: verify_pb2.ScoreRequest, info: verify_pb2.GetTargetResp
 
 
 def check_address(name: str, address: str) -> None:
-    """Raises BadRequest for what cannot be host:port; an address that leads nowhere is fine."""
+    """Raises BadRequest for what cannot be host:port or unix:/path; it may lead nowhere."""
     if len(address) > MAX_NAME or not address.isprintable():
-        raise BadRequest(name, f"{address!r:.60} is no address of the form host:port")
+        raise BadRequest(name, f"{address!r:.60} is neither host:port nor unix:/path")
 
 
 def sampling_params(sampling: Sampling) -> SamplingParams | None:

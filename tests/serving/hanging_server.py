@@ -1,4 +1,7 @@
-"""A server process with one call that hangs until it is cancelled; `... sync|aio PORT GRACE_S`."""
+"""A server process with one call that hangs until it is cancelled.
+
+`... sync|aio PORT GRACE_S`, or a Unix socket in the port's place.
+"""
 
 import asyncio
 import sys
@@ -10,6 +13,7 @@ import grpc
 from serving.aio_server import AioServer
 from serving.process import run
 from serving.server import Server
+from serving.service_options import ServiceOptions
 
 
 def handlers(hang: Any) -> grpc.GenericRpcHandler:
@@ -31,16 +35,23 @@ async def aio_hang(request: bytes, context: Any) -> Any:
     await asyncio.Event().wait()
 
 
-def serve(port: int, grace_s: float) -> int:
-    server = Server("hanger", host="127.0.0.1", port=port, grace_s=grace_s)
+def place(where: str) -> dict[str, Any]:
+    """Of a server: a port, or a Unix socket."""
+    if where.isdecimal():
+        return {"host": "127.0.0.1", "port": int(where)}
+    return {"host": "127.0.0.1", "port": 0, "options": ServiceOptions(listen=where)}
+
+
+def serve(where: str, grace_s: float) -> int:
+    server = Server("hanger", grace_s=grace_s, **place(where))
     server.grpc.add_generic_rpc_handlers((handlers(hang),))
     server.start("test.Hanger")
     server.ready()
     return server.wait(lambda: print("draining", flush=True))
 
 
-async def aio_serve(port: int, grace_s: float) -> int:
-    server = AioServer("hanger", host="127.0.0.1", port=port, grace_s=grace_s)
+async def aio_serve(where: str, grace_s: float) -> int:
+    server = AioServer("hanger", grace_s=grace_s, **place(where))
     server.grpc.add_generic_rpc_handlers((handlers(aio_hang),))
     await server.start("test.Hanger")
     await server.ready()
@@ -50,11 +61,11 @@ async def aio_serve(port: int, grace_s: float) -> int:
     return await waiting
 
 
-def main(stack: str, port: int, grace_s: float) -> int:
+def main(stack: str, where: str, grace_s: float) -> int:
     if stack == "sync":
-        return run(lambda: serve(port, grace_s), "hanger")
-    return run(lambda: asyncio.run(aio_serve(port, grace_s)), "hanger")
+        return run(lambda: serve(where, grace_s), "hanger")
+    return run(lambda: asyncio.run(aio_serve(where, grace_s)), "hanger")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))
+    sys.exit(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))

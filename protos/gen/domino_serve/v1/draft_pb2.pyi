@@ -74,6 +74,7 @@ class HandshakeRequest(_message.Message):
     SELF_TEST_ROWS_FIELD_NUMBER: _builtins.int
     SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
     FOLLOWS_UPDATES_FIELD_NUMBER: _builtins.int
+    DATA_PLANES_FIELD_NUMBER: _builtins.int
     contract_version: _builtins.int
     """Version of this contract; refused when the draft service speaks another."""
     synthetic_acceptance: _builtins.str
@@ -97,6 +98,10 @@ class HandshakeRequest(_message.Message):
         copies; others are FAILED_PRECONDITION (MODEL_MISMATCH, self_test_rows).
         """
 
+    @_builtins.property
+    def data_planes(self) -> _containers.RepeatedScalarFieldContainer[_tensor_pb2.DataPlane.ValueType]:
+        """Ways beside inline that the verify service can send rows in, the fastest first."""
+
     def __init__(
         self,
         *,
@@ -106,10 +111,11 @@ class HandshakeRequest(_message.Message):
         self_test_rows: _tensor_pb2.Tensor | None = ...,
         synthetic_acceptance: _builtins.str = ...,
         follows_updates: _builtins.bool = ...,
+        data_planes: _abc.Iterable[_tensor_pb2.DataPlane.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "self_test_rows", b"self_test_rows", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract_version", b"contract_version", "draft", b"draft", "follows_updates", b"follows_updates", "self_test_rows", b"self_test_rows", "synthetic_acceptance", b"synthetic_acceptance", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract_version", b"contract_version", "data_planes", b"data_planes", "draft", b"draft", "follows_updates", b"follows_updates", "self_test_rows", b"self_test_rows", "synthetic_acceptance", b"synthetic_acceptance", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -127,6 +133,7 @@ class HandshakeResponse(_message.Message):
     MAX_SESSIONS_FIELD_NUMBER: _builtins.int
     MAX_ROWS_FIELD_NUMBER: _builtins.int
     CONTEXT_ID_FIELD_NUMBER: _builtins.int
+    DATA_PLANES_FIELD_NUMBER: _builtins.int
     contract_version: _builtins.int
     """Version of this contract."""
     incarnation: _builtins.str
@@ -145,6 +152,10 @@ class HandshakeResponse(_message.Message):
         opened until a second handshake names this one.
         """
 
+    @_builtins.property
+    def data_planes(self) -> _containers.RepeatedScalarFieldContainer[_tensor_pb2.DataPlane.ValueType]:
+        """Those of the request that the draft service can take, in the request's order."""
+
     def __init__(
         self,
         *,
@@ -154,10 +165,11 @@ class HandshakeResponse(_message.Message):
         max_sessions: _builtins.int = ...,
         max_rows: _builtins.int = ...,
         context_id: _builtins.int = ...,
+        data_planes: _abc.Iterable[_tensor_pb2.DataPlane.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "contract_version", b"contract_version", "draft", b"draft", "incarnation", b"incarnation", "max_rows", b"max_rows", "max_sessions", b"max_sessions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "contract_version", b"contract_version", "data_planes", b"data_planes", "draft", b"draft", "incarnation", b"incarnation", "max_rows", b"max_rows", "max_sessions", b"max_sessions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -446,6 +458,7 @@ class StepRequest(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     CLOSES_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    OFFER_FIELD_NUMBER: _builtins.int
     sequence_number: _builtins.int
     """Counts the messages of this stream."""
     @_builtins.property
@@ -466,6 +479,12 @@ class StepRequest(_message.Message):
         `steps`: hidden_norm(fc(concat of tapped layer outputs)) of each newly committed token.
         """
 
+    @_builtins.property
+    def offer(self) -> Global___MemoryOffer:
+        """Memory that rows of later messages may lie in; replaces an earlier offer of this stream. Whoever
+        reads the nonce in it shares it: host names prove nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -474,16 +493,141 @@ class StepRequest(_message.Message):
         steps: _abc.Iterable[Global___SessionStep] | None = ...,
         closes: _abc.Iterable[_builtins.int] | None = ...,
         rows: _tensor_pb2.Tensor | None = ...,
+        offer: Global___MemoryOffer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "rows", b"rows"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offer", b"_offer", "_rows", b"_rows", "offer", b"offer", "rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "closes", b"closes", "opens", b"opens", "rows", b"rows", "sequence_number", b"sequence_number", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offer", b"_offer", "_rows", b"_rows", "closes", b"closes", "offer", b"offer", "opens", b"opens", "rows", b"rows", "sequence_number", b"sequence_number", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__offer: _TypeAlias = _typing.Literal["offer"]  # noqa: Y015
+    _WhichOneofArgType__offer: _TypeAlias = _typing.Literal["_offer", b"_offer"]  # noqa: Y015
     _WhichOneofReturnType__rows: _TypeAlias = _typing.Literal["rows"]  # noqa: Y015
     _WhichOneofArgType__rows: _TypeAlias = _typing.Literal["_rows", b"_rows"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offer) -> _WhichOneofReturnType__offer | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rows) -> _WhichOneofReturnType__rows | None: ...
 
 Global___StepRequest: _TypeAlias = StepRequest  # noqa: Y015
+
+@_typing.final
+class MemoryOffer(_message.Message):
+    """Memory for rows: `slots` slots of `slot_bytes`, behind the first 4096 bytes. These begin with a
+    nonce of 32 bytes, chosen for this offer alone. A slot is filled again only once the message that
+    pointed to it has been answered.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHM_FIELD_NUMBER: _builtins.int
+    CUDA_IPC_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    SLOT_BYTES_FIELD_NUMBER: _builtins.int
+    slots: _builtins.int
+    """Slots, 16 at most."""
+    slot_bytes: _builtins.int
+    """Bytes of each, 16 MiB at most."""
+    @_builtins.property
+    def shm(self) -> Global___SharedMemory:
+        """POSIX shared memory."""
+
+    @_builtins.property
+    def cuda_ipc(self) -> Global___CudaIpcMemory:
+        """GPU memory."""
+
+    def __init__(
+        self,
+        *,
+        shm: Global___SharedMemory | None = ...,
+        cuda_ipc: Global___CudaIpcMemory | None = ...,
+        slots: _builtins.int = ...,
+        slot_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "memory", b"memory", "shm", b"shm"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "memory", b"memory", "shm", b"shm", "slot_bytes", b"slot_bytes", "slots", b"slots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_memory: _TypeAlias = _typing.Literal["shm", "cuda_ipc"]  # noqa: Y015
+    _WhichOneofArgType_memory: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_memory) -> _WhichOneofReturnType_memory | None: ...
+
+Global___MemoryOffer: _TypeAlias = MemoryOffer  # noqa: Y015
+
+@_typing.final
+class SharedMemory(_message.Message):
+    """A segment that stays until its offer is answered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name, "domino-serve-" and 32 hexadecimal digits."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SharedMemory: _TypeAlias = SharedMemory  # noqa: Y015
+
+@_typing.final
+class CudaIpcMemory(_message.Message):
+    """A CUDA allocation of another process."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMORY_FIELD_NUMBER: _builtins.int
+    FILLED_FIELD_NUMBER: _builtins.int
+    memory: _builtins.bytes
+    """Its IPC handle, 64 bytes."""
+    @_builtins.property
+    def filled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """IPC handle of each slot's event, 64 bytes: recorded when the slot is filled."""
+
+    def __init__(
+        self,
+        *,
+        memory: _builtins.bytes = ...,
+        filled: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filled", b"filled", "memory", b"memory"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CudaIpcMemory: _TypeAlias = CudaIpcMemory  # noqa: Y015
+
+@_typing.final
+class MemoryAnswer(_message.Message):
+    """Answer to an offer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NONCE_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    nonce: _builtins.bytes
+    """The nonce that was found in it; empty when it cannot be used."""
+    refusal: _builtins.str
+    """Why it cannot be used, for the verify service's log."""
+    def __init__(
+        self,
+        *,
+        nonce: _builtins.bytes = ...,
+        refusal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryAnswer: _TypeAlias = MemoryAnswer  # noqa: Y015
 
 @_typing.final
 class SessionOpen(_message.Message):
@@ -587,6 +731,7 @@ class StepResponse(_message.Message):
     SEQUENCE_NUMBER_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
+    OFFER_FIELD_NUMBER: _builtins.int
     sequence_number: _builtins.int
     """Echoes StepRequest.sequence_number."""
     @_builtins.property
@@ -597,18 +742,25 @@ class StepResponse(_message.Message):
     def timings(self) -> Global___DraftTimings:
         """Where the draft's time went."""
 
+    @_builtins.property
+    def offer(self) -> Global___MemoryAnswer:
+        """Answer to StepRequest.offer."""
+
     def __init__(
         self,
         *,
         sequence_number: _builtins.int = ...,
         results: _abc.Iterable[Global___SessionResult] | None = ...,
         timings: Global___DraftTimings | None = ...,
+        offer: Global___MemoryAnswer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offer", b"_offer", "offer", b"offer", "timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results", "sequence_number", b"sequence_number", "timings", b"timings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offer", b"_offer", "offer", b"offer", "results", b"results", "sequence_number", b"sequence_number", "timings", b"timings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__offer: _TypeAlias = _typing.Literal["offer"]  # noqa: Y015
+    _WhichOneofArgType__offer: _TypeAlias = _typing.Literal["_offer", b"_offer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offer) -> _WhichOneofReturnType__offer | None: ...
 
 Global___StepResponse: _TypeAlias = StepResponse  # noqa: Y015
 

@@ -12,10 +12,10 @@ import builtins as _builtins
 import sys
 import typing as _typing
 
-if sys.version_info >= (3, 10):
-    from typing import TypeAlias as _TypeAlias
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    from typing_extensions import TypeAlias as _TypeAlias
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -47,6 +47,64 @@ DATA_TYPE_FLOAT16: DataType.ValueType  # 3
 """IEEE binary16."""
 Global___DataType: _TypeAlias = DataType  # noqa: Y015
 
+class _DataPlane:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DataPlaneEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DataPlane.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DATA_PLANE_UNSPECIFIED: _DataPlane.ValueType  # 0
+    """Not set."""
+    DATA_PLANE_INLINE: _DataPlane.ValueType  # 1
+    """In the messages themselves; always possible."""
+    DATA_PLANE_SHM: _DataPlane.ValueType  # 2
+    """In POSIX shared memory of one host."""
+    DATA_PLANE_CUDA_IPC: _DataPlane.ValueType  # 3
+    """In GPU memory of one host that both processes have mapped."""
+    DATA_PLANE_IN_PROCESS: _DataPlane.ValueType  # 4
+    """By reference: both engines are in one process. Never offered in a handshake."""
+
+class DataPlane(_DataPlane, metaclass=_DataPlaneEnumTypeWrapper):
+    """How the rows of a stream travel from the verify service to the draft service."""
+
+DATA_PLANE_UNSPECIFIED: DataPlane.ValueType  # 0
+"""Not set."""
+DATA_PLANE_INLINE: DataPlane.ValueType  # 1
+"""In the messages themselves; always possible."""
+DATA_PLANE_SHM: DataPlane.ValueType  # 2
+"""In POSIX shared memory of one host."""
+DATA_PLANE_CUDA_IPC: DataPlane.ValueType  # 3
+"""In GPU memory of one host that both processes have mapped."""
+DATA_PLANE_IN_PROCESS: DataPlane.ValueType  # 4
+"""By reference: both engines are in one process. Never offered in a handshake."""
+Global___DataPlane: _TypeAlias = DataPlane  # noqa: Y015
+
+@_typing.final
+class MemorySlot(_message.Message):
+    """Bytes in a slot of the memory that the stream's verify service offered, see MemoryOffer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLOT_FIELD_NUMBER: _builtins.int
+    SEQUENCE_NUMBER_FIELD_NUMBER: _builtins.int
+    slot: _builtins.int
+    """0 to slots - 1; the first bytes of it are the tensor's."""
+    sequence_number: _builtins.int
+    """StepRequest.sequence_number of the message that carries this: what the slot was filled for."""
+    def __init__(
+        self,
+        *,
+        slot: _builtins.int = ...,
+        sequence_number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sequence_number", b"sequence_number", "slot", b"slot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemorySlot: _TypeAlias = MemorySlot  # noqa: Y015
+
 @_typing.final
 class Tensor(_message.Message):
     """A dense row-major tensor. How its bytes travel is the payload's business, so a transport can be
@@ -58,6 +116,8 @@ class Tensor(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
     INLINE_FIELD_NUMBER: _builtins.int
+    SHM_FIELD_NUMBER: _builtins.int
+    CUDA_IPC_FIELD_NUMBER: _builtins.int
     dtype: Global___DataType.ValueType
     """Element type."""
     inline: _builtins.bytes
@@ -66,18 +126,28 @@ class Tensor(_message.Message):
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Extent of each dimension."""
 
+    @_builtins.property
+    def shm(self) -> Global___MemorySlot:
+        """In shared memory."""
+
+    @_builtins.property
+    def cuda_ipc(self) -> Global___MemorySlot:
+        """In GPU memory."""
+
     def __init__(
         self,
         *,
         dtype: Global___DataType.ValueType = ...,
         shape: _abc.Iterable[_builtins.int] | None = ...,
         inline: _builtins.bytes = ...,
+        shm: Global___MemorySlot | None = ...,
+        cuda_ipc: Global___MemorySlot | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["inline", b"inline", "payload", b"payload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "inline", b"inline", "payload", b"payload", "shm", b"shm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "inline", b"inline", "payload", b"payload", "shape", b"shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "dtype", b"dtype", "inline", b"inline", "payload", b"payload", "shape", b"shape", "shm", b"shm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["inline"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["inline", "shm", "cuda_ipc"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 

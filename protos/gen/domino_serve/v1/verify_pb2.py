@@ -24,59 +24,60 @@ _sym_db = _symbol_database.Default()
 
 from domino_serve.v1 import sampling_pb2 as domino__serve_dot_v1_dot_sampling__pb2
 from domino_serve.v1 import speculation_pb2 as domino__serve_dot_v1_dot_speculation__pb2
+from domino_serve.v1 import tensor_pb2 as domino__serve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64omino_serve/v1/verify.proto\x12\x0f\x64omino_serve.v1\x1a\x1e\x64omino_serve/v1/sampling.proto\x1a!domino_serve/v1/speculation.proto\"g\n\tDraftSeat\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06ticket\x18\x02 \x01(\t\x12#\n\x04mode\x18\x03 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\x14\n\x0c\x64raft_tokens\x18\x04 \x01(\x03\"\x94\x02\n\x1cVerifyServiceGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\x03\x12\x12\n\nmax_tokens\x18\x03 \x01(\x03\x12\x16\n\x0estop_token_ids\x18\x04 \x03(\x03\x12.\n\x05\x64raft\x18\x05 \x01(\x0b\x32\x1a.domino_serve.v1.DraftSeatH\x00\x88\x01\x01\x12\x30\n\x08sampling\x18\x06 \x01(\x0b\x32\x19.domino_serve.v1.SamplingH\x01\x88\x01\x01\x12\x12\n\nmin_tokens\x18\x07 \x01(\x03\x12\x13\n\x0b\x63hunk_stats\x18\x08 \x01(\x08\x42\x08\n\x06_draftB\x0b\n\t_sampling\"\x8c\x01\n\x1dVerifyServiceGenerateResponse\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1c.domino_serve.v1.VerifyChunkH\x00\x12\x33\n\x08\x63omplete\x18\x02 \x01(\x0b\x32\x1f.domino_serve.v1.VerifyCompleteH\x00\x42\x07\n\x05\x65vent\"\xe8\x01\n\x0bVerifyChunk\x12\x11\n\ttoken_ids\x18\x01 \x03(\x03\x12-\n\x04step\x18\x02 \x01(\x0b\x32\x1a.domino_serve.v1.StepStatsH\x00\x88\x01\x01\x12;\n\x0bspeculation\x18\x03 \x01(\x0b\x32!.domino_serve.v1.SpeculationStatsH\x01\x88\x01\x01\x12\x35\n\x07timings\x18\x04 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimingsH\x02\x88\x01\x01\x42\x07\n\x05_stepB\x0e\n\x0c_speculationB\n\n\x08_timings\"\x85\x02\n\x0eVerifyComplete\x12\x34\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1d.domino_serve.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12%\n\x05usage\x18\x03 \x01(\x0b\x32\x16.domino_serve.v1.Usage\x12\x36\n\x0bspeculation\x18\x04 \x01(\x0b\x32!.domino_serve.v1.SpeculationStats\x12\x30\n\x07timings\x18\x05 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimingsB\x10\n\x0e_stop_token_id\"/\n\x19VerifyServiceAbortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"+\n\x1aVerifyServiceAbortResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x14\n\x05\x42lock\x12\x0b\n\x03ids\x18\x01 \x03(\x03\"\x9b\x01\n\x0cScoreRequest\x12\x12\n\nprompt_ids\x18\x01 \x03(\x03\x12&\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x16.domino_serve.v1.Block\x12\x30\n\x08sampling\x18\x03 \x01(\x0b\x32\x19.domino_serve.v1.SamplingH\x00\x88\x01\x01\x12\x10\n\x08logprobs\x18\x04 \x01(\x08\x42\x0b\n\t_sampling\"n\n\rScoreResponse\x12+\n\x06scores\x18\x01 \x03(\x0b\x32\x1b.domino_serve.v1.BlockScore\x12\x30\n\x07timings\x18\x02 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimings\"d\n\nBlockScore\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x01 \x01(\x03\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\x03\x12\x17\n\x0f\x63hoice_logprobs\x18\x03 \x03(\x02\x12\x13\n\x0bid_logprobs\x18\x04 \x03(\x02\"\x12\n\x10GetTargetRequest\"\x87\x02\n\x11GetTargetResponse\x12\x32\n\x06target\x18\x01 \x01(\x0b\x32\".domino_serve.v1.TargetFingerprint\x12\x35\n\x05\x64raft\x18\x02 \x01(\x0b\x32!.domino_serve.v1.DraftFingerprintH\x00\x88\x01\x01\x12\x13\n\x0bmax_context\x18\x03 \x01(\x03\x12\x15\n\rmax_sequences\x18\x04 \x01(\x03\x12\x15\n\reos_token_ids\x18\x05 \x03(\x03\x12\x1c\n\x14\x64\x65\x66\x61ult_draft_tokens\x18\x06 \x01(\x03\x12\x1c\n\x14synthetic_acceptance\x18\x07 \x01(\tB\x08\n\x06_draft\"&\n\x13\x43onnectDraftRequest\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"+\n\x14\x43onnectDraftResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\"\x11\n\x0fGetLoadsRequest\"\x85\x02\n\x10GetLoadsResponse\x12\x0f\n\x07running\x18\x01 \x01(\x03\x12\x0f\n\x07waiting\x18\x02 \x01(\x03\x12\x15\n\rkv_pages_used\x18\x03 \x01(\x03\x12\x16\n\x0ekv_pages_total\x18\x04 \x01(\x03\x12\x11\n\tpage_size\x18\x05 \x01(\x03\x12\x33\n\x0b\x64raft_links\x18\x06 \x03(\x0b\x32\x1e.domino_serve.v1.DraftLinkLoad\x12\x19\n\x11waiting_for_draft\x18\x07 \x01(\x03\x12\x13\n\x0bidle_checks\x18\x08 \x01(\x03\x12\x13\n\x0bgraph_steps\x18\t \x01(\x03\x12\x13\n\x0b\x65\x61ger_steps\x18\n \x01(\x03\"W\n\rDraftLinkLoad\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\r\n\x05\x61live\x18\x02 \x01(\x08\x12\x10\n\x08sessions\x18\x03 \x01(\x03\x12\x14\n\x0clate_answers\x18\x04 \x01(\x03\"\x13\n\x11\x46lushCacheRequest\")\n\x12\x46lushCacheResponse\x12\x13\n\x0b\x66reed_pages\x18\x01 \x01(\x03\"\x9b\x01\n\x11TargetFingerprint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\x03\x12\x13\n\x0bhidden_size\x18\x04 \x01(\x03\x12\x12\n\nnum_layers\x18\x05 \x01(\x03\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x07 \x01(\t\"\xd7\x01\n\x10\x44raftFingerprint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x02 \x01(\t\x12\x12\n\nblock_size\x18\x03 \x01(\x03\x12\x18\n\x10target_layer_ids\x18\x04 \x03(\x03\x12\x15\n\rmask_token_id\x18\x05 \x01(\x03\x12\x13\n\x0bshift_label\x18\x06 \x01(\x08\x12\x17\n\x0fhas_domino_head\x18\x07 \x01(\x08\x12\x13\n\x0bmax_context\x18\x08 \x01(\x03\x12\x17\n\x0fhas_dspark_head\x18\t \x01(\x08\x32\xff\x04\n\rVerifyService\x12k\n\x08Generate\x12-.domino_serve.v1.VerifyServiceGenerateRequest\x1a..domino_serve.v1.VerifyServiceGenerateResponse0\x01\x12`\n\x05\x41\x62ort\x12*.domino_serve.v1.VerifyServiceAbortRequest\x1a+.domino_serve.v1.VerifyServiceAbortResponse\x12\x46\n\x05Score\x12\x1d.domino_serve.v1.ScoreRequest\x1a\x1e.domino_serve.v1.ScoreResponse\x12R\n\tGetTarget\x12!.domino_serve.v1.GetTargetRequest\x1a\".domino_serve.v1.GetTargetResponse\x12[\n\x0c\x43onnectDraft\x12$.domino_serve.v1.ConnectDraftRequest\x1a%.domino_serve.v1.ConnectDraftResponse\x12O\n\x08GetLoads\x12 .domino_serve.v1.GetLoadsRequest\x1a!.domino_serve.v1.GetLoadsResponse\x12U\n\nFlushCache\x12\".domino_serve.v1.FlushCacheRequest\x1a#.domino_serve.v1.FlushCacheResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64omino_serve/v1/verify.proto\x12\x0f\x64omino_serve.v1\x1a\x1e\x64omino_serve/v1/sampling.proto\x1a!domino_serve/v1/speculation.proto\x1a\x1c\x64omino_serve/v1/tensor.proto\"g\n\tDraftSeat\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06ticket\x18\x02 \x01(\t\x12#\n\x04mode\x18\x03 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\x14\n\x0c\x64raft_tokens\x18\x04 \x01(\x03\"\x94\x02\n\x1cVerifyServiceGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\x03\x12\x12\n\nmax_tokens\x18\x03 \x01(\x03\x12\x16\n\x0estop_token_ids\x18\x04 \x03(\x03\x12.\n\x05\x64raft\x18\x05 \x01(\x0b\x32\x1a.domino_serve.v1.DraftSeatH\x00\x88\x01\x01\x12\x30\n\x08sampling\x18\x06 \x01(\x0b\x32\x19.domino_serve.v1.SamplingH\x01\x88\x01\x01\x12\x12\n\nmin_tokens\x18\x07 \x01(\x03\x12\x13\n\x0b\x63hunk_stats\x18\x08 \x01(\x08\x42\x08\n\x06_draftB\x0b\n\t_sampling\"\x8c\x01\n\x1dVerifyServiceGenerateResponse\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1c.domino_serve.v1.VerifyChunkH\x00\x12\x33\n\x08\x63omplete\x18\x02 \x01(\x0b\x32\x1f.domino_serve.v1.VerifyCompleteH\x00\x42\x07\n\x05\x65vent\"\xe8\x01\n\x0bVerifyChunk\x12\x11\n\ttoken_ids\x18\x01 \x03(\x03\x12-\n\x04step\x18\x02 \x01(\x0b\x32\x1a.domino_serve.v1.StepStatsH\x00\x88\x01\x01\x12;\n\x0bspeculation\x18\x03 \x01(\x0b\x32!.domino_serve.v1.SpeculationStatsH\x01\x88\x01\x01\x12\x35\n\x07timings\x18\x04 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimingsH\x02\x88\x01\x01\x42\x07\n\x05_stepB\x0e\n\x0c_speculationB\n\n\x08_timings\"\x85\x02\n\x0eVerifyComplete\x12\x34\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x1d.domino_serve.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12%\n\x05usage\x18\x03 \x01(\x0b\x32\x16.domino_serve.v1.Usage\x12\x36\n\x0bspeculation\x18\x04 \x01(\x0b\x32!.domino_serve.v1.SpeculationStats\x12\x30\n\x07timings\x18\x05 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimingsB\x10\n\x0e_stop_token_id\"/\n\x19VerifyServiceAbortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"+\n\x1aVerifyServiceAbortResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x14\n\x05\x42lock\x12\x0b\n\x03ids\x18\x01 \x03(\x03\"\x9b\x01\n\x0cScoreRequest\x12\x12\n\nprompt_ids\x18\x01 \x03(\x03\x12&\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x16.domino_serve.v1.Block\x12\x30\n\x08sampling\x18\x03 \x01(\x0b\x32\x19.domino_serve.v1.SamplingH\x00\x88\x01\x01\x12\x10\n\x08logprobs\x18\x04 \x01(\x08\x42\x0b\n\t_sampling\"n\n\rScoreResponse\x12+\n\x06scores\x18\x01 \x03(\x0b\x32\x1b.domino_serve.v1.BlockScore\x12\x30\n\x07timings\x18\x02 \x01(\x0b\x32\x1f.domino_serve.v1.RequestTimings\"d\n\nBlockScore\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x01 \x01(\x03\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\x03\x12\x17\n\x0f\x63hoice_logprobs\x18\x03 \x03(\x02\x12\x13\n\x0bid_logprobs\x18\x04 \x03(\x02\"\x12\n\x10GetTargetRequest\"\x87\x02\n\x11GetTargetResponse\x12\x32\n\x06target\x18\x01 \x01(\x0b\x32\".domino_serve.v1.TargetFingerprint\x12\x35\n\x05\x64raft\x18\x02 \x01(\x0b\x32!.domino_serve.v1.DraftFingerprintH\x00\x88\x01\x01\x12\x13\n\x0bmax_context\x18\x03 \x01(\x03\x12\x15\n\rmax_sequences\x18\x04 \x01(\x03\x12\x15\n\reos_token_ids\x18\x05 \x03(\x03\x12\x1c\n\x14\x64\x65\x66\x61ult_draft_tokens\x18\x06 \x01(\x03\x12\x1c\n\x14synthetic_acceptance\x18\x07 \x01(\tB\x08\n\x06_draft\"&\n\x13\x43onnectDraftRequest\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"+\n\x14\x43onnectDraftResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\"\x11\n\x0fGetLoadsRequest\"\x85\x02\n\x10GetLoadsResponse\x12\x0f\n\x07running\x18\x01 \x01(\x03\x12\x0f\n\x07waiting\x18\x02 \x01(\x03\x12\x15\n\rkv_pages_used\x18\x03 \x01(\x03\x12\x16\n\x0ekv_pages_total\x18\x04 \x01(\x03\x12\x11\n\tpage_size\x18\x05 \x01(\x03\x12\x33\n\x0b\x64raft_links\x18\x06 \x03(\x0b\x32\x1e.domino_serve.v1.DraftLinkLoad\x12\x19\n\x11waiting_for_draft\x18\x07 \x01(\x03\x12\x13\n\x0bidle_checks\x18\x08 \x01(\x03\x12\x13\n\x0bgraph_steps\x18\t \x01(\x03\x12\x13\n\x0b\x65\x61ger_steps\x18\n \x01(\x03\"\x87\x01\n\rDraftLinkLoad\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\r\n\x05\x61live\x18\x02 \x01(\x08\x12\x10\n\x08sessions\x18\x03 \x01(\x03\x12\x14\n\x0clate_answers\x18\x04 \x01(\x03\x12.\n\ndata_plane\x18\x05 \x01(\x0e\x32\x1a.domino_serve.v1.DataPlane\"\x13\n\x11\x46lushCacheRequest\")\n\x12\x46lushCacheResponse\x12\x13\n\x0b\x66reed_pages\x18\x01 \x01(\x03\"\x9b\x01\n\x11TargetFingerprint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\x03\x12\x13\n\x0bhidden_size\x18\x04 \x01(\x03\x12\x12\n\nnum_layers\x18\x05 \x01(\x03\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x07 \x01(\t\"\xd7\x01\n\x10\x44raftFingerprint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x02 \x01(\t\x12\x12\n\nblock_size\x18\x03 \x01(\x03\x12\x18\n\x10target_layer_ids\x18\x04 \x03(\x03\x12\x15\n\rmask_token_id\x18\x05 \x01(\x03\x12\x13\n\x0bshift_label\x18\x06 \x01(\x08\x12\x17\n\x0fhas_domino_head\x18\x07 \x01(\x08\x12\x13\n\x0bmax_context\x18\x08 \x01(\x03\x12\x17\n\x0fhas_dspark_head\x18\t \x01(\x08\x32\xff\x04\n\rVerifyService\x12k\n\x08Generate\x12-.domino_serve.v1.VerifyServiceGenerateRequest\x1a..domino_serve.v1.VerifyServiceGenerateResponse0\x01\x12`\n\x05\x41\x62ort\x12*.domino_serve.v1.VerifyServiceAbortRequest\x1a+.domino_serve.v1.VerifyServiceAbortResponse\x12\x46\n\x05Score\x12\x1d.domino_serve.v1.ScoreRequest\x1a\x1e.domino_serve.v1.ScoreResponse\x12R\n\tGetTarget\x12!.domino_serve.v1.GetTargetRequest\x1a\".domino_serve.v1.GetTargetResponse\x12[\n\x0c\x43onnectDraft\x12$.domino_serve.v1.ConnectDraftRequest\x1a%.domino_serve.v1.ConnectDraftResponse\x12O\n\x08GetLoads\x12 .domino_serve.v1.GetLoadsRequest\x1a!.domino_serve.v1.GetLoadsResponse\x12U\n\nFlushCache\x12\".domino_serve.v1.FlushCacheRequest\x1a#.domino_serve.v1.FlushCacheResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'domino_serve.v1.verify_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DRAFTSEAT']._serialized_start=116
-  _globals['_DRAFTSEAT']._serialized_end=219
-  _globals['_VERIFYSERVICEGENERATEREQUEST']._serialized_start=222
-  _globals['_VERIFYSERVICEGENERATEREQUEST']._serialized_end=498
-  _globals['_VERIFYSERVICEGENERATERESPONSE']._serialized_start=501
-  _globals['_VERIFYSERVICEGENERATERESPONSE']._serialized_end=641
-  _globals['_VERIFYCHUNK']._serialized_start=644
-  _globals['_VERIFYCHUNK']._serialized_end=876
-  _globals['_VERIFYCOMPLETE']._serialized_start=879
-  _globals['_VERIFYCOMPLETE']._serialized_end=1140
-  _globals['_VERIFYSERVICEABORTREQUEST']._serialized_start=1142
-  _globals['_VERIFYSERVICEABORTREQUEST']._serialized_end=1189
-  _globals['_VERIFYSERVICEABORTRESPONSE']._serialized_start=1191
-  _globals['_VERIFYSERVICEABORTRESPONSE']._serialized_end=1234
-  _globals['_BLOCK']._serialized_start=1236
-  _globals['_BLOCK']._serialized_end=1256
-  _globals['_SCOREREQUEST']._serialized_start=1259
-  _globals['_SCOREREQUEST']._serialized_end=1414
-  _globals['_SCORERESPONSE']._serialized_start=1416
-  _globals['_SCORERESPONSE']._serialized_end=1526
-  _globals['_BLOCKSCORE']._serialized_start=1528
-  _globals['_BLOCKSCORE']._serialized_end=1628
-  _globals['_GETTARGETREQUEST']._serialized_start=1630
-  _globals['_GETTARGETREQUEST']._serialized_end=1648
-  _globals['_GETTARGETRESPONSE']._serialized_start=1651
-  _globals['_GETTARGETRESPONSE']._serialized_end=1914
-  _globals['_CONNECTDRAFTREQUEST']._serialized_start=1916
-  _globals['_CONNECTDRAFTREQUEST']._serialized_end=1954
-  _globals['_CONNECTDRAFTRESPONSE']._serialized_start=1956
-  _globals['_CONNECTDRAFTRESPONSE']._serialized_end=1999
-  _globals['_GETLOADSREQUEST']._serialized_start=2001
-  _globals['_GETLOADSREQUEST']._serialized_end=2018
-  _globals['_GETLOADSRESPONSE']._serialized_start=2021
-  _globals['_GETLOADSRESPONSE']._serialized_end=2282
-  _globals['_DRAFTLINKLOAD']._serialized_start=2284
-  _globals['_DRAFTLINKLOAD']._serialized_end=2371
-  _globals['_FLUSHCACHEREQUEST']._serialized_start=2373
-  _globals['_FLUSHCACHEREQUEST']._serialized_end=2392
-  _globals['_FLUSHCACHERESPONSE']._serialized_start=2394
-  _globals['_FLUSHCACHERESPONSE']._serialized_end=2435
-  _globals['_TARGETFINGERPRINT']._serialized_start=2438
-  _globals['_TARGETFINGERPRINT']._serialized_end=2593
-  _globals['_DRAFTFINGERPRINT']._serialized_start=2596
-  _globals['_DRAFTFINGERPRINT']._serialized_end=2811
-  _globals['_VERIFYSERVICE']._serialized_start=2814
-  _globals['_VERIFYSERVICE']._serialized_end=3453
+  _globals['_DRAFTSEAT']._serialized_start=146
+  _globals['_DRAFTSEAT']._serialized_end=249
+  _globals['_VERIFYSERVICEGENERATEREQUEST']._serialized_start=252
+  _globals['_VERIFYSERVICEGENERATEREQUEST']._serialized_end=528
+  _globals['_VERIFYSERVICEGENERATERESPONSE']._serialized_start=531
+  _globals['_VERIFYSERVICEGENERATERESPONSE']._serialized_end=671
+  _globals['_VERIFYCHUNK']._serialized_start=674
+  _globals['_VERIFYCHUNK']._serialized_end=906
+  _globals['_VERIFYCOMPLETE']._serialized_start=909
+  _globals['_VERIFYCOMPLETE']._serialized_end=1170
+  _globals['_VERIFYSERVICEABORTREQUEST']._serialized_start=1172
+  _globals['_VERIFYSERVICEABORTREQUEST']._serialized_end=1219
+  _globals['_VERIFYSERVICEABORTRESPONSE']._serialized_start=1221
+  _globals['_VERIFYSERVICEABORTRESPONSE']._serialized_end=1264
+  _globals['_BLOCK']._serialized_start=1266
+  _globals['_BLOCK']._serialized_end=1286
+  _globals['_SCOREREQUEST']._serialized_start=1289
+  _globals['_SCOREREQUEST']._serialized_end=1444
+  _globals['_SCORERESPONSE']._serialized_start=1446
+  _globals['_SCORERESPONSE']._serialized_end=1556
+  _globals['_BLOCKSCORE']._serialized_start=1558
+  _globals['_BLOCKSCORE']._serialized_end=1658
+  _globals['_GETTARGETREQUEST']._serialized_start=1660
+  _globals['_GETTARGETREQUEST']._serialized_end=1678
+  _globals['_GETTARGETRESPONSE']._serialized_start=1681
+  _globals['_GETTARGETRESPONSE']._serialized_end=1944
+  _globals['_CONNECTDRAFTREQUEST']._serialized_start=1946
+  _globals['_CONNECTDRAFTREQUEST']._serialized_end=1984
+  _globals['_CONNECTDRAFTRESPONSE']._serialized_start=1986
+  _globals['_CONNECTDRAFTRESPONSE']._serialized_end=2029
+  _globals['_GETLOADSREQUEST']._serialized_start=2031
+  _globals['_GETLOADSREQUEST']._serialized_end=2048
+  _globals['_GETLOADSRESPONSE']._serialized_start=2051
+  _globals['_GETLOADSRESPONSE']._serialized_end=2312
+  _globals['_DRAFTLINKLOAD']._serialized_start=2315
+  _globals['_DRAFTLINKLOAD']._serialized_end=2450
+  _globals['_FLUSHCACHEREQUEST']._serialized_start=2452
+  _globals['_FLUSHCACHEREQUEST']._serialized_end=2471
+  _globals['_FLUSHCACHERESPONSE']._serialized_start=2473
+  _globals['_FLUSHCACHERESPONSE']._serialized_end=2514
+  _globals['_TARGETFINGERPRINT']._serialized_start=2517
+  _globals['_TARGETFINGERPRINT']._serialized_end=2672
+  _globals['_DRAFTFINGERPRINT']._serialized_start=2675
+  _globals['_DRAFTFINGERPRINT']._serialized_end=2890
+  _globals['_VERIFYSERVICE']._serialized_start=2893
+  _globals['_VERIFYSERVICE']._serialized_end=3532
 # @@protoc_insertion_point(module_scope)

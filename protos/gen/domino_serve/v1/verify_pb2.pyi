@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from domino_serve.v1 import sampling_pb2 as _sampling_pb2
 from domino_serve.v1 import speculation_pb2 as _speculation_pb2
+from domino_serve.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -31,7 +32,7 @@ class DraftSeat(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     address: _builtins.str
-    """host:port of the draft service."""
+    """host:port or unix:/path of the draft service."""
     ticket: _builtins.str
     """Ticket of a reserved seat (DraftService.ReserveSeat). Empty: none could be had, the verify
     service goes on trying while the request runs plain.
@@ -515,7 +516,7 @@ class ConnectDraftRequest(_message.Message):
 
     ADDRESS_FIELD_NUMBER: _builtins.int
     address: _builtins.str
-    """host:port."""
+    """host:port or unix:/path."""
     def __init__(
         self,
         *,
@@ -638,14 +639,17 @@ class DraftLinkLoad(_message.Message):
     ALIVE_FIELD_NUMBER: _builtins.int
     SESSIONS_FIELD_NUMBER: _builtins.int
     LATE_ANSWERS_FIELD_NUMBER: _builtins.int
+    DATA_PLANE_FIELD_NUMBER: _builtins.int
     address: _builtins.str
-    """host:port of the draft service."""
+    """host:port or unix:/path of the draft service."""
     alive: _builtins.bool
     """False once it broke; the next request with a seat there makes a new one."""
     sessions: _builtins.int
     """Running requests it drafts for."""
     late_answers: _builtins.int
     """Answers that came after the step budget, so that a step went on without them."""
+    data_plane: _tensor_pb2.DataPlane.ValueType
+    """How its rows travel."""
     def __init__(
         self,
         *,
@@ -653,10 +657,11 @@ class DraftLinkLoad(_message.Message):
         alive: _builtins.bool = ...,
         sessions: _builtins.int = ...,
         late_answers: _builtins.int = ...,
+        data_plane: _tensor_pb2.DataPlane.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "alive", b"alive", "late_answers", b"late_answers", "sessions", b"sessions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "alive", b"alive", "data_plane", b"data_plane", "late_answers", b"late_answers", "sessions", b"sessions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

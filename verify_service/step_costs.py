@@ -1,6 +1,7 @@
 """What steps cost, learnt while serving: counts and seconds in, expected seconds out."""
 
 from bisect import bisect_left
+from collections import defaultdict
 from typing import Final
 
 from verify_service.timeline import Step
@@ -45,27 +46,39 @@ class Curve:
         return self._seconds[after - 1] * (1 - share) + self._seconds[after] * share
 
 
-class StepCosts:
-    """A step's seconds: the target's by positions, the draft's by sequences and by proposals."""
+class DraftCosts:
+    """Seconds of one mode's drafts: by sequences, and a proposal's by sequences."""
 
     def __init__(self) -> None:
-        self._verify, self._draft, self._proposal = Curve(), Curve(), Curve()
+        self.draft, self.proposal = Curve(), Curve()
 
-    def add(self, step: Step, drafted: int, draft_tokens: int) -> None:
-        """drafted: sequences that `draft_tokens` each were asked for. Steps with prompts, whose
-        positions cost otherwise, teach nothing."""
+
+class StepCosts:
+    """A step's seconds: the target's by positions, the draft's by mode."""
+
+    def __init__(self) -> None:
+        self._verify = Curve()
+        self._drafts: defaultdict[int, DraftCosts] = defaultdict(DraftCosts)
+
+    def add(self, step: Step, mode: int, drafted: int, draft_tokens: int) -> None:
+        """drafted: sequences that `draft_tokens` each were asked for, most of them in `mode`.
+
+        Steps with prompts, whose positions cost otherwise, teach nothing.
+        """
         if step.prompt_positions or not step.positions:
             return
         own = step.plan_ns + step.verify_ns + step.commit_ns
         self._verify.add(step.positions, own / 1e9)
         if drafted and draft_tokens:
             rest = step.send_ns + step.wait_ns - step.draft_rollout_ns
-            self._draft.add(drafted, max(rest, 0) / 1e9)
-            self._proposal.add(drafted, step.draft_rollout_ns / draft_tokens / 1e9)
+            self._drafts[mode].draft.add(drafted, max(rest, 0) / 1e9)
+            rollout = step.draft_rollout_ns / draft_tokens / 1e9
+            self._drafts[mode].proposal.add(drafted, rollout)
 
-    def expected(self, plain: int, drafted: int, draft_tokens: int) -> float:
+    def expected(self, mode: int, plain: int, drafted: int, draft_tokens: int) -> float:
         """Seconds of a step of `plain` single positions and `drafted` sequences with proposals."""
         seconds = self._verify(plain + drafted * (1 + draft_tokens))
         if drafted and draft_tokens:
-            seconds += self._draft(drafted) + draft_tokens * self._proposal(drafted)
+            costs = self._drafts[mode]
+            seconds += costs.draft(drafted) + draft_tokens * costs.proposal(drafted)
         return seconds

@@ -3,6 +3,7 @@
 `AutoWidth` takes the width with the most expected tokens per second, plain decoding included.
 """
 
+from collections import Counter
 from collections.abc import Sequence as Seq
 from typing import Final, Protocol
 
@@ -43,17 +44,17 @@ class PlannedWidth:
 
 
 class AutoWidth:
-    """The first drafted steps try every width; then a choice every few steps.
+    """A mode's first drafted steps try every width; then a choice every few steps.
 
-    most: draft tokens at most.
+    most: draft tokens at most. Steps of several modes count as the most frequent one's.
     """
 
     def __init__(self, most: int) -> None:
         self._choices = [n for n in TRIED if n < most] + [most]
         self._costs = StepCosts()
-        self._untried = [n for n in self._choices for _ in range(2)]  # from the widest on
+        self._untried: dict[int, list[int]] = {}  # by mode, the widest last
         self._everybody: dict[int, AcceptanceHistory] = {}  # by mode
-        self._current, self._drafted = most, 0  # of the last step
+        self._current, self._drafted, self._mode = most, 0, 0  # of the last step
         self._steps = self._plain_steps = 0
         self._probing, self._probe_after = 0, FIRST_PROBE
 
@@ -62,11 +63,13 @@ class AutoWidth:
         self._drafted = len(drafted)
         if not drafted:
             return self._current
+        self._mode = Counter(map(_mode, drafted)).most_common(1)[0][0]
+        untried = self._untried.setdefault(self._mode, [n for n in self._choices for _ in range(2)])
         self._steps += 1
         if self._steps % EVERY == 0:
             self._remember(drafted)
-        if self._untried:
-            self._current = self._untried.pop()
+        if untried:
+            self._current = untried.pop()
         elif self._probing:
             self._probing -= 1
         elif self._plain_steps >= self._probe_after:
@@ -79,7 +82,7 @@ class AutoWidth:
         return self._current
 
     def observe(self, step: Step) -> None:
-        self._costs.add(step, self._drafted, self._current)
+        self._costs.add(step, self._mode, self._drafted, self._current)
 
     def _choose(self, drafted: Seq[Sequence], sequences: int) -> None:
         best = self._best(drafted, sequences, self._choices)
@@ -95,7 +98,8 @@ class AutoWidth:
 
         def speed(choice: int) -> float:
             tokens = plain + sum(of_one[choice] for of_one in expected)
-            return tokens / max(self._costs.expected(plain, len(drafted), choice), 1e-9)
+            seconds = self._costs.expected(self._mode, plain, len(drafted), choice)
+            return tokens / max(seconds, 1e-9)
 
         best = max(choices, key=speed)
         stays = self._current in choices and speed(best) < GAIN * speed(self._current)

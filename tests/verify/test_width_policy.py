@@ -13,7 +13,7 @@ from tests.verify.counting_engine import counted, counting
 from tests.verify.counting_link import CountingLink
 from verify_service.acceptance_history import AcceptanceHistory, expected_tokens
 from verify_service.sequence import DraftSession, Request, Sequence
-from verify_service.step_costs import Curve
+from verify_service.step_costs import Curve, StepCosts
 from verify_service.timeline import Step
 from verify_service.width_policy import FIRST_PROBE, AutoWidth
 
@@ -138,6 +138,17 @@ def test_speculation_is_found_again() -> None:
     assert chosen[100:400].count(0) > 250
     assert min(chosen[1500:]) > 2
     assert any(chosen[100 : 100 + 3 * FIRST_PROBE])
+
+
+def test_drafts_of_one_mode_say_nothing_of_the_costs_of_another() -> None:
+    """Where DFlash and Domino take turns, one would be drafted too wide, the other too narrow."""
+    costs = StepCosts()
+    for mode, milliseconds in ((1, 2), (2, 6), (1, 2), (2, 6)):
+        step = Step(sequences=1, positions=4, tokens=2, verify_ns=10_000_000)
+        step.wait_ns, step.draft_rollout_ns = milliseconds * 1_000_000, 1_000_000
+        costs.add(step, mode, 1, 4)
+    assert costs.expected(1, 0, 1, 3) == pytest.approx(0.01 + 0.001 + 3 * 0.00025)
+    assert costs.expected(2, 0, 1, 3) == pytest.approx(0.01 + 0.005 + 3 * 0.00025)
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=60))

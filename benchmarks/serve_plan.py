@@ -113,7 +113,7 @@ def parser(about: str | None) -> argparse.ArgumentParser:
         "512 tokens, C32, 32 warm-ups (give --dataset-path for ShareGPT). synthetic: the tables "
         "with random ids and the published acceptance lengths",
     )
-    found.add_argument("--arms", type=arms, help=f"mode[@width],... (default: {TABLES_ARMS})")
+    found.add_argument("--arms", type=arms, help=f"mode[@width|@auto],... (default: {TABLES_ARMS})")
     found.add_argument("--concurrency", type=counts, metavar="C,C", help="closed loop; 1,8,32")
     found.add_argument(
         "--request-rate", type=rates, default=(), metavar="R,R", help="open loop instead"

@@ -71,9 +71,11 @@ def servers(plan: ServePlan, arm: Arm) -> Iterator[tuple[str | None, Places]]:
 
 def arm_config(config: StackConfig, arm: Arm, timeline: Path) -> StackConfig:
     """AR runs without a draft loaded at all: nothing holds it back."""
-    draft = None if arm.is_plain else config.draft
-    width = None if arm.is_plain else arm.width or config.width
-    return replace(config, mode=arm.mode, draft=draft, width=width, timeline=timeline)
+    mine = replace(config, mode=arm.mode, timeline=timeline)
+    if arm.is_plain:
+        return replace(mine, draft=None, width=None, width_policy=None)
+    width, policy = arm.width or config.width, arm.width_policy or config.width_policy
+    return replace(mine, width=width, width_policy=policy)
 
 
 def new_cell(arm: Arm, load: Load, workload: str, repeat: int) -> Cell:

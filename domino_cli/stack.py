@@ -27,6 +27,7 @@ class StackConfig:
     """What to start. None leaves a setting to the services' own default.
 
     draft: None runs the target alone (plain decoding, two processes).
+    draft_device: the draft's, where it is another one.
     tp: processes that hold the target together, on a GPU each; the first is `verify`.
     port: the router's; the other two take free ports. metrics_port: the router's, verify's and
     draft's are the next two.
@@ -36,6 +37,7 @@ class StackConfig:
     draft: Path | None = None
     mode: str | None = None
     device: str | None = None
+    draft_device: str | None = None
     dtype: str | None = None
     width: int | None = None
     width_policy: str | None = None
@@ -59,10 +61,10 @@ class StackConfig:
         port = None if self.metrics_port is None else self.metrics_port + place
         return flags({"metrics_port": port})
 
-    def model_flags(self) -> list[str]:
+    def model_flags(self, device: str | None) -> list[str]:
         """What verify and draft have in common."""
         values = {
-            "device": self.device,
+            "device": device,
             "dtype": self.dtype,
             "threads": self.threads,
             "kv_tokens": self.kv_tokens,
@@ -72,7 +74,7 @@ class StackConfig:
 
     def verify_flags(self) -> list[str]:
         return [
-            *self.model_flags(),
+            *self.model_flags(self.device),
             *self.metrics_flags(1),
             *flags(
                 {
@@ -91,7 +93,8 @@ class StackConfig:
         # Every running request may want a seat; the service's own default is 64.
         seats = self.max_sequences if (self.max_sequences or 0) > 64 else None
         own = flags({"domino_candidates": self.domino_candidates, "max_sessions": seats})
-        return [*self.model_flags(), *self.metrics_flags(2), *own]
+        model = self.model_flags(self.draft_device or self.device)
+        return [*model, *self.metrics_flags(2), *own]
 
     def router_flags(self, addresses: dict[str, str]) -> list[str]:
         """Flags of the router, given the other services' addresses by name."""

@@ -14,6 +14,7 @@ STACK_FLAGS = (
     "target",
     "draft",
     "device",
+    "draft_device",
     "dtype",
     "width",
     "width_policy",
@@ -24,7 +25,7 @@ STACK_FLAGS = (
     "deterministic",
     "tp",
 )
-NEED_DRAFT = ("width", "width_policy", "domino_candidates")
+NEED_DRAFT = ("draft_device", "width", "width_policy", "domino_candidates")
 DTYPES = {
     "float32": "float32",
     "fp32": "float32",
@@ -49,6 +50,9 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: {DEFAULT_DRAFT} for the default target, none for others)",
     )
     group.add_argument("--device", help="device of both models, such as cpu or cuda")
+    group.add_argument(
+        "--draft-device", metavar="DEVICE", help="the draft's, if another, such as cuda:1"
+    )
     group.add_argument(
         "--dtype", choices=DTYPES, metavar="DTYPE", help="float32, bfloat16, float16"
     )
@@ -150,6 +154,7 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
         draft=draft_folder,
         mode=args.mode,
         device=args.device,
+        draft_device=args.draft_device,
         dtype=DTYPES[args.dtype] if args.dtype else None,
         width=args.width,
         width_policy=args.width_policy,

@@ -24,7 +24,7 @@ from benchmarks.serve_machine import Machine
 from benchmarks.serve_plan import Load, ServePlan, parser, settle
 from benchmarks.serve_prompts import Prompts, fitting_prompts
 from benchmarks.serve_published import MACRO, WORKLOADS, published_length
-from benchmarks.serve_run import run_all, servers
+from benchmarks.serve_run import arm_config, run_all, servers
 from benchmarks.serve_table import tables
 from domino_cli.errors import UsageError
 from domino_cli.stack import StackConfig
@@ -151,6 +151,23 @@ def test_bad_flags_are_named(
         main(flags)
     assert end.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_arms_start_their_own_widths(tmp_path: Path) -> None:
+    """A fixed arm that adapts, an auto arm that does not, or AR slowed down by a loaded draft."""
+    config = StackConfig(target=tmp_path, draft=tmp_path, width=4)
+    found = {
+        arm.name: (mine.draft, mine.width, mine.width_policy)
+        for arm in arms("domino@auto,ar,dflash@8,domino")
+        for mine in [arm_config(config, arm, tmp_path)]
+    }
+    assert found == {
+        "ar": (None, None, None),
+        "domino@auto": (tmp_path, 4, "auto"),
+        "dflash@8": (tmp_path, 8, "fixed"),
+        "domino": (tmp_path, 4, None),
+    }
+    assert [a.title for a in arms("dspark@8,domino@auto")] == ["DSpark b8", "Domino auto"]
 
 
 def test_a_missing_dataset_is_told_before_anything_starts(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,14 @@ def test_sampling_defaults_of_the_target_reach_the_router(
         found = client.model_info().default_sampling
     assert found is not None
     assert (found.temperature, found.top_k) == (0.5, 3)
+
+
+def test_the_draft_may_have_a_device_of_its_own() -> None:
+    """Both models on one GPU, though another was asked for and is idle."""
+    config = StackConfig(target=Path("t"), draft=Path("d"), device="cuda:0", draft_device="cuda:1")
+    for found, device in ((config.verify_flags(), "cuda:0"), (config.draft_flags(), "cuda:1")):
+        assert found[found.index("--device") + 1] == device
+    assert "cuda:0" in replace(config, draft_device=None).draft_flags()
 
 
 def test_settings_left_alone_are_left_to_the_services() -> None:

@@ -1,0 +1,189 @@
+"""Requests through an engine and a draft in the same process; the times of its full steps out.
+
+Runs on any executor. A step is full when every request decodes in it, and drafts where it should.
+"""
+
+import queue
+import random
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+
+from domino_cli.in_process import LocalDraftLink
+from domino_serve.v1 import speculation_pb2 as spec
+from domino_serve.v1 import verify_pb2
+from draft_service.engine import DraftEngine
+from draft_service.executor import StepExecutor
+from draft_service.seats import Seats
+from verify_service.drafting import Drafting
+from verify_service.engine import Engine
+from verify_service.executor import Executor
+from verify_service.scheduler import Scheduler
+from verify_service.sequence import DraftPlan, Event, Request, Sequence
+from verify_service.synthetic import SyntheticAcceptance, parse_rates
+from verify_service.timeline import Step
+from verify_service.width_policy import WidthPolicy
+
+PREFILL = 4096  # prompt positions a step
+MAX_ROWS = 4096  # of a message to the draft
+WAIT_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """`concurrency` requests at once of `prompt` random ids, `new` tokens each.
+
+    width: positions verified a step, 1 without a draft. acceptance: as the verify service's option
+    takes it. skip_prompt: the prompt's KV is whatever the pages hold, which costs the same.
+    """
+
+    concurrency: int
+    prompt: int
+    new: int
+    width: int = 1
+    mode: spec.Mode.ValueType = spec.MODE_DOMINO
+    acceptance: str | None = None
+    skip_prompt: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Times:
+    """ms: median from a full step's begin to the next one's. tokens: of a request, a full step.
+
+    tok_s: all tokens of full steps over their time. laps: median ms of each part.
+    """
+
+    steps: int
+    ms: float
+    tokens: float
+    tok_s: float
+    laps: dict[str, float]
+
+
+class Pair:
+    """An executor of the target and, where there is one, the draft's."""
+
+    def __init__(
+        self,
+        verify: Executor,
+        draft: StepExecutor | None,
+        *,
+        vocab: int,
+        pages: int,
+        page_size: int,
+        draft_pages: int = 0,
+    ) -> None:
+        """pages: of the target's KV; draft_pages: of the draft's."""
+        self._verify, self._draft, self._vocab = verify, draft, vocab
+        self._pages, self._page_size, self._draft_pages = pages, page_size, draft_pages
+
+    def run(self, load: Load, widths: WidthPolicy | None = None) -> Times:
+        """Answers the load by an engine of its own."""
+        engine = self._engine(load, widths)
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        requests = self._requests(load, events)
+        engine.start()
+        try:
+            for request in requests:
+                engine.submit(request)
+            _await_all(events, len(requests))
+        finally:
+            engine.stop()
+        return times(engine.timeline.steps, load, any_width=widths is not None)
+
+    def _engine(self, load: Load, widths: WidthPolicy | None) -> Engine:
+        synthetic = None
+        if load.acceptance and load.width > 1:
+            rates = parse_rates(load.acceptance, load.width - 1)
+            synthetic = SyntheticAcceptance(rates, self._vocab)
+        scheduler = Scheduler(
+            pages=self._pages,
+            page_size=self._page_size,
+            max_sequences=load.concurrency,
+            prefill_tokens=PREFILL,
+        )
+        drafting = Drafting(self._verify.rows, self._vocab, step_s=WAIT_S, timeout_s=WAIT_S)
+        return Engine(
+            self._verify, scheduler, drafting, max_waiting=0, widths=widths, synthetic=synthetic
+        )
+
+    def _requests(self, load: Load, events: "queue.SimpleQueue[Event]") -> list[Request]:
+        draw, plans = random.Random(load.concurrency), self._plans(load)
+        kind = Continued if load.skip_prompt else Request
+        return [
+            kind(
+                request_id=str(i),
+                prompt_ids=[draw.randrange(self._vocab) for _ in range(load.prompt)],
+                max_tokens=load.new,
+                stop_ids=frozenset(),
+                emit=events.put,
+                draft=plan,
+            )
+            for i, plan in enumerate(plans)
+        ]
+
+    def _plans(self, load: Load) -> Seq[DraftPlan | None]:
+        if load.width == 1:
+            return [None] * load.concurrency
+        assert self._draft is not None, "drafting needs a draft"
+        seats = Seats(
+            pages=self._draft_pages,
+            page_size=self._page_size,
+            max_sessions=load.concurrency,
+            ttl_s=WAIT_S,
+        )
+        engine = DraftEngine(self._draft, seats, max_rows=MAX_ROWS)
+        link = LocalDraftLink(engine, MAX_ROWS)
+        return [
+            DraftPlan(
+                link=link,
+                ticket=engine.reserve(load.mode, load.prompt + load.new),
+                mode=load.mode,
+                draft_tokens=load.width - 1,
+            )
+            for _ in range(load.concurrency)
+        ]
+
+
+class Continued(Request):
+    """A request whose prompt has run, but for its last position."""
+
+    def start(self) -> Sequence:
+        sequence = Sequence(self)
+        sequence.kv_len = sequence.prompt_len - 1
+        return sequence
+
+
+def times(steps: Seq[Step], load: Load, *, any_width: bool = False) -> Times:
+    """Of the full steps that follow each other; raises ValueError without any.
+
+    any_width: a policy chose it.
+    """
+
+    def is_full(step: Step) -> bool:
+        decoding = step.sequences == load.concurrency and not step.prompt_positions
+        return decoding and (any_width or step.positions == load.concurrency * load.width)
+
+    pairs = [(a, b) for a, b in pairwise(steps) if is_full(a) and is_full(b)]
+    if not pairs:
+        raise ValueError(f"no full steps of {load}: take more new tokens")
+    spans = [b.began_ns - a.began_ns for a, b in pairs]
+    tokens = sum(a.tokens for a, _ in pairs)
+    own = ("plan", "verify", "commit", "send", "wait")
+    return Times(
+        steps=len(pairs),
+        ms=median(spans) / 1e6,
+        tokens=tokens / len(pairs) / load.concurrency,
+        tok_s=tokens / fmean(spans) / len(spans) * 1e9,
+        laps={name: median(getattr(a, f"{name}_ns") for a, _ in pairs) / 1e6 for name in own},
+    )
+
+
+def _await_all(events: "queue.SimpleQueue[Event]", count: int) -> None:
+    """Reads events until so many requests have ended; raises the error of one that failed."""
+    while count:
+        event = events.get(timeout=WAIT_S)
+        if isinstance(event, Exception):
+            raise event
+        count -= isinstance(event, verify_pb2.VerifyComplete)

@@ -68,7 +68,7 @@ protos: setup ## regenerate protos/gen from the .proto files
 	@$(BIN)/python protos/generate.py
 
 deploy-render: ## render deploy/kubernetes/overlays to deploy/rendered; needs kubectl
-	@for overlay in deploy/kubernetes/overlays/*; do \
+	@set -e; for overlay in deploy/kubernetes/overlays/*; do \
 	  kubectl kustomize $$overlay > deploy/rendered/$$(basename $$overlay).yaml; done
 
 deploy-check: setup deploy-render ## container files, manifests and their commands, without a cluster

@@ -53,15 +53,28 @@ def test_the_program_takes_its_arguments(overlay: str, pod: Pod, tmp_path: Path)
     assert "--config" in own_args(pod)
 
 
-def test_an_unknown_option_in_a_config_file_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("kv_tokns = 1\n", "kv_tokns"),
+        ('dtype = "float23"\n', "float23"),
+        ('kv_tokens = "many"\n', "many"),
+        ('target = "x"\nkv_tokens = -1\n', "-1"),
+    ],
+)
+def test_an_unknown_option_or_value_in_a_config_file_is_refused(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    named: str,
 ) -> None:
-    """Prevents an overlay's misspelt option from being passed over in silence."""
+    """Prevents an overlay's misspelt option, or value, from being passed over in silence."""
     pod = next(pod for pod in pods("cpu-demo") if pod.name == "verify")
-    monkeypatch.setattr("tests.deploy.manifests.config_text", lambda *_: "kv_tokns = 1\n")
+    monkeypatch.setattr("tests.deploy.manifests.config_text", lambda *_: text)
     with pytest.raises(SystemExit):
         config("cpu-demo", pod, tmp_path)
-    assert "kv_tokns" in capsys.readouterr().err
+    assert named in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("overlay", "pod"), LISTENING)

@@ -1,8 +1,8 @@
 """One pass of the target on a GPU: graphs for steps, single launches for prompts.
 
-A graph makes the argmax of each row; tokens that are drawn, masked or told with log-probabilities
-are made behind it from the logits it leaves: top-k and top-p look at as many candidates as they
-find to need, which no graph can.
+A graph makes the argmax of each row or draws from it; tokens with masked stop ids or with
+log-probabilities are made behind it, from the logits it leaves. So are those drawn over several
+ranks, each of which has a part of the logits.
 """
 
 from collections.abc import Callable
@@ -24,6 +24,7 @@ from verify_service.gpu_target import GpuTarget
 from verify_service.metrics import EAGER
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen, Sequence
+from verify_service.turns import KEPT
 
 
 class GpuExecutor(Executor):
@@ -60,6 +61,8 @@ class GpuExecutor(Executor):
         )
         self.num_graph = self.num_eager = 0
         self._ahead: Ahead | None = None
+        self._drafts: dict[int, tuple[Tensor, Tensor]] = {}  # projections, where there were more
+        self._draft = 0  # whose projection the graphs have
         with torch.inference_mode():
             self._graphs.capture()
 
@@ -121,7 +124,7 @@ class GpuExecutor(Executor):
     def _launch(self, work: Seq[Work], *, ahead: bool = False) -> Callable[[], list[Chosen]]:
         """Of `ahead` steps the next one starts too, where it is known."""
         answer, step = self._graphs.launch(work)
-        known = ahead and self._gpu.vocabulary.ranks.size == 1 and all(map(is_greedy, work))
+        known = ahead and self._gpu.vocabulary.ranks.size == 1 and all(map(self._in_graph, work))
         self._ahead = next_step(work, step) if known else None
 
         def read() -> list[Chosen]:
@@ -136,7 +139,7 @@ class GpuExecutor(Executor):
             Chosen(ids=row[2 : 2 + len(w.ids)]) if row[0] >= 0 else Chosen(ids=[], usable=False)
             for row, w in zip(found, work, strict=False)
         ]
-        own = [i for i, item in enumerate(work) if not is_greedy(item)]
+        own = [i for i, item in enumerate(work) if not self._in_graph(item)]
         if own:
             rows = [i * apart + j for i in own for j in range(len(work[i].ids))]
             sound = [found[i][0] >= 0 for i in own]
@@ -145,6 +148,9 @@ class GpuExecutor(Executor):
             for i, answer in zip(own, answers, strict=True):
                 chosen[i] = answer
         return chosen
+
+    def _in_graph(self, item: Work) -> bool:
+        return chosen_in_graph(item, ranks=self._gpu.vocabulary.ranks.size)
 
     def _run_eagerly(self, work: Seq[Work]) -> list[Chosen]:
         gpu = self._gpu
@@ -157,11 +163,25 @@ class GpuExecutor(Executor):
         return choose(gpu.logits(normed[asked]), work, sound, gpu.vocabulary)
 
     @torch.inference_mode()
-    def replace_projection(self, fc: Tensor, norm: Tensor) -> None:
+    def add_projection(self, fc: Tensor, norm: Tensor) -> int:
         projection = self._gpu.projection
         assert projection, "a draft is followed only where one was given"
-        projection.fc.weight.copy_(fc)  # in place: the graphs read this memory
-        projection.norm.copy_(norm)
+        weight = projection.fc.weight
+        if not self._drafts:
+            self._drafts[0] = weight.clone(), projection.norm.clone()
+        number = max(self._drafts) + 1
+        self._drafts[number] = fc.to(weight), norm.to(weight)
+        self._drafts.pop(number - KEPT, None)
+        return number
+
+    @torch.inference_mode()
+    def use_projection(self, number: int) -> None:
+        projection = self._gpu.projection
+        if number != self._draft and projection:
+            fc, norm = self._drafts[number]
+            projection.fc.weight.copy_(fc)  # in place: the graphs read this memory
+            projection.norm.copy_(norm)
+            self._draft = number
 
     @torch.inference_mode()
     def project(self, taps: list[Tensor]) -> Tensor:
@@ -184,8 +204,9 @@ def _fits(item: Work, width: int) -> bool:
     return item.choices == len(item.ids) <= width
 
 
-def is_greedy(item: Work) -> bool:
-    """Whether the argmax after each id, every id allowed, is all that the item needs."""
+def chosen_in_graph(item: Work, *, ranks: int = 1) -> bool:
+    """Whether a graph makes all of the item's choices: every id allowed, nothing told of them."""
     request = item.sequence.request
     masks = request.stop_ids and request.min_tokens > item.sequence.num_generated
-    return not request.sampling and not item.sequence.wants_logprobs and not masks
+    draws = ranks == 1 or not request.sampling
+    return draws and not item.sequence.wants_logprobs and not masks

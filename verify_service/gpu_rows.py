@@ -15,6 +15,7 @@ from torch import Tensor
 from domino_kernels.gpu.advance import advance
 from domino_kernels.gpu.attention import Queries
 from domino_kernels.gpu.attention_plan import AttentionPlan
+from verify_service.sampling import SamplingParams
 from verify_service.scheduler import Work
 
 Ints = NDArray[np.int32]
@@ -88,6 +89,10 @@ class Bucket:
         ids, positions, slots, last = self._sent[: 4 * n].view(4, n)
         slots.fill_(-1)
         self.counts, self._moving = self._sent[4 * n :], self._sent[: 4 * n].view(4, n)
+        # how each sequence draws its tokens; a temperature of 0 takes the highest logit
+        self._host_knobs = torch.zeros(batch, 5, dtype=torch.float64, pin_memory=pin)
+        self.knobs = torch.zeros(batch, 5, dtype=torch.float64, device=device)
+        self._sampling: list[SamplingParams | None] = [None] * batch
         height = plan.tile_rows(width)
         tiles = [tile for b in range(batch) for tile in cut(b * width, width, height, b)]
         queries = Queries(
@@ -118,6 +123,20 @@ class Bucket:
         self._sent.copy_(self._host, non_blocking=True)
         if renewed:
             self.rows.queries.table.copy_(self._host_table, non_blocking=True)
+        self._fill_knobs([item.sequence.request.sampling for item in work])
+
+    def _fill_knobs(self, sampling: list[SamplingParams | None]) -> None:
+        """Sends what differs from the last step's."""
+        if self._sampling[: len(sampling)] == sampling:
+            return
+        knobs = self._host_knobs.numpy()
+        seeds = knobs.view(np.int64)[:, 4]
+        for b, params in enumerate(sampling):
+            self._sampling[b], knobs[b] = params, 0
+            if params:
+                knobs[b, :4] = params.temperature, params.top_k, params.top_p, params.min_p
+                seeds[b] = params.seed
+        self.knobs.copy_(self._host_knobs, non_blocking=True)
 
     def move_on(self, out: Tensor) -> None:
         """The positions after the last ones, each with the id chosen in `out` [batch, 3]."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from domino_kernels.gpu.accept import greedy_accept
+from domino_kernels.gpu.accept import greedy_accept, sampling_accept
 from domino_kernels.paged_kv import PagedKV
 from verify_service.gpu_rows import Bucket
 from verify_service.gpu_target import GpuTarget
@@ -123,11 +123,11 @@ class Step:
         rows, shape = self.bucket.rows, (self.bucket.batch, self.bucket.width)
         normed = self._target.forward(rows, self._kv, self._table)
         logits, vocabulary = self._target.logits(normed, self._logits), self._target.vocabulary
-        ranks, ids = vocabulary.ranks, rows.ids.view(shape)
-        others = ranks.highest if ranks.size > 1 else None
-        return greedy_accept(
-            logits, ids, self.bucket.counts, first=vocabulary.own.start, highest=others
-        )
+        ids, counts, ranks = rows.ids.view(shape), self.bucket.counts, vocabulary.ranks
+        if ranks.size == 1:
+            return sampling_accept(logits, ids, counts, rows.positions, self.bucket.knobs)
+        first = vocabulary.own.start
+        return greedy_accept(logits, ids, counts, first=first, highest=ranks.highest)
 
     def capture(self, pool: Any) -> "Step":
         """Compiles what is missing by a first run, then records the graph."""

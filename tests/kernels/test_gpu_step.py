@@ -175,11 +175,61 @@ advance(out, table, index, 4)
 assert index.tolist() == [[91, 6, 93], [12, 0, 4], [8, -1, 24], [13, 0, 5]], index
 """
 
+DRAW = """
+import domino_kernels.gpu.draw
+from domino_kernels.gpu.accept import greedy_accept, sampling_accept
+from domino_kernels.gpu.draw import draw_reference
+from verify_service.sampling import SamplingParams, sample, uniforms
+
+domino_kernels.gpu.draw.TILE = 64  # a row is two tiles
+rng = torch.Generator().manual_seed(8)
+cases = [
+    (2.5, 0, 1.0, 0.0), (0.3, 7, 1.0, 0.0), (2.5, 0, 0.9, 0.0), (2.5, 0, 1.0, 0.2),
+    (2.5, 7, 0.5, 0.0), (1.0, 1, 1.0, 0.0), (1.0, 0, 1e-6, 0.0), (2.5, 20, 0.9, 0.3),
+]
+for dtype in (torch.float32, torch.bfloat16):
+    # bfloat16 rows have many equal logits: at the border of top-k all stay, of top-p some
+    batch, width, vocab = len(cases) + 1, 2, 100
+    logits = (torch.randn(batch * width, vocab, generator=rng) * 2).to(dtype)
+    logits[4, :90] = 1.0
+    knobs = torch.tensor([*([*case, 0.0] for case in cases), [0.0] * 5], dtype=torch.float64)
+    seeds = torch.randint(2**63 - 1, (batch,), generator=rng)
+    knobs.view(torch.int64)[:, 4] = seeds
+    counts = torch.full((batch,), width, dtype=torch.int32)
+    counts[3] = 1
+    positions = torch.arange(100, 100 + batch * width, dtype=torch.int32)
+    params = [
+        SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, seed=int(seed))
+        for (t, k, p, m), seed in zip(cases, seeds) for _ in range(width)
+    ]
+    places = positions[: len(params)] + 1
+    wanted = sample(logits[: len(params)], params, places.tolist())
+    numbers = uniforms(seeds.repeat_interleave(width)[: len(params)], places.long())
+    for row, (own, number) in enumerate(zip(params, numbers.tolist())):
+        told = [own.temperature, own.top_k, own.top_p, own.min_p]
+        assert draw_reference(logits[row], told, number) == wanted[row]
+    ids = torch.full((batch, width), -1, dtype=torch.int32)
+    ids[:-1, 1] = wanted.view(-1, width)[:, 0]
+    ids[1, 1] += 1
+    found = sampling_accept(logits, ids, counts, positions, knobs)
+    greedy = greedy_accept(logits, ids, counts)
+    used = torch.ones(batch, width, dtype=torch.bool)
+    used[3, 1] = used[-1] = False
+    choices = found[:, 2:].long()
+    assert torch.equal(choices[used], wanted[used[:-1].flatten()])
+    assert torch.equal(choices[~used], greedy[:, 2:].long()[~used]), "not asked to be drawn"
+    assert found[:-1, 0].tolist() == [int(b not in (1, 3)) for b in range(len(cases))]
+    assert torch.equal(found[0, 1], found[0, 3]) and torch.equal(found[1, 1], found[1, 2])
+    logits[0, 5] = torch.nan
+    broken = sampling_accept(logits, ids, counts, positions, knobs)
+    assert broken[0, 0] == -1 and torch.equal(broken[1:], found[1:])
+"""
+
 
 @pytest.mark.parametrize(
     "script",
-    [NORM, ROPE, SILU, ACCEPT, LINEAR, FIXED, BETWEEN],
-    ids=["norm", "rope", "silu", "accept", "linear", "fixed", "between"],
+    [NORM, ROPE, SILU, ACCEPT, LINEAR, FIXED, BETWEEN, DRAW],
+    ids=["norm", "rope", "silu", "accept", "linear", "fixed", "between", "draw"],
 )
 def test_kernels_equal_their_references(script: str) -> None:
     """A row, slot, part or tie taken wrongly shows nowhere but in the model's answers."""

@@ -76,21 +76,34 @@ def test_plain_and_drafted_steps_equal_the_cpu(pair: tuple[InProcess, InProcess]
     assert sum(done.speculation.accepted_tokens for _, done in answers) > COUNT
 
 
-def test_sampling_is_drawn_behind_the_graph(pair: tuple[InProcess, InProcess]) -> None:
-    """Logits of another row, or of the graph before, would give other tokens."""
+def test_sampling_and_masks_equal_the_cpu(pair: tuple[InProcess, InProcess]) -> None:
+    """Settings, seeds or logits of another row, or of the graph before, give other tokens."""
     on_cpu, on_gpu = pair
-    sampling = SamplingParams(temperature=0.8, top_k=20, seed=11)
+    settings = [
+        {"sampling": SamplingParams(temperature=0.8, top_k=20, seed=11)},
+        {"sampling": SamplingParams(temperature=1.3, top_p=0.9, min_p=0.01, seed=12)},
+        {"sampling": SamplingParams(temperature=0.6, top_k=50, top_p=0.7, seed=13)},
+        {"stop_ids": range(0, VOCAB, 2), "min_tokens": 20},
+        {},
+    ]
     before = graphs(on_gpu).num_graph
     answers = []
     for engine in (on_cpu, on_gpu):
-        events = [
-            engine.submit([5, 6], 30),
-            engine.submit([5, 6], 30, sampling=sampling),
-            engine.submit([5, 6], 30, stop_ids=range(0, VOCAB, 2), min_tokens=20),
-        ]
+        events = [engine.submit([5, 6], 30 + i, **own) for i, own in enumerate(settings)]  # type: ignore[arg-type]
         answers.append([collect(event)[0] for event in events])
     assert answers[0] == answers[1]
-    assert graphs(on_gpu).num_graph - before >= 2 * 29
+    assert graphs(on_gpu).num_graph - before >= 4 * 29
+    link = OracleLink({str(i): [5, 6, *ids] for i, ids in enumerate(answers[0])}, VOCAB, seed=3)
+    drafted = [
+        on_gpu.submit(
+            [5, 6],
+            30 + i,
+            plan=DraftPlan(link=link, ticket=str(i), mode=spec.MODE_DOMINO, draft_tokens=3 + i),
+            **own,  # type: ignore[arg-type]
+        )
+        for i, own in enumerate(settings)
+    ]
+    assert [collect(events)[0] for events in drafted] == answers[0], "proposals change no draw"
 
 
 class BadLink(OracleLink):

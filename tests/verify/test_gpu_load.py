@@ -14,7 +14,7 @@ from verify_service.scheduler import Work
 from verify_service.sequence import Request, Sequence
 
 pytest.importorskip("triton")
-from verify_service.gpu_executor import is_greedy
+from verify_service.gpu_executor import chosen_in_graph
 from verify_service.gpu_load import SLACK, affordable_pages
 from verify_service.gpu_step import batch_buckets
 
@@ -73,17 +73,19 @@ SAMPLING = SamplingParams(temperature=1.0, seed=1)
 
 
 @pytest.mark.parametrize(
-    ("options", "choices", "greedy"),
+    ("options", "alone", "with_ranks"),
     [
-        ({}, 3, True),
-        ({"sampling": SAMPLING}, 3, False),
-        ({"min_tokens": 4, "stop_ids": frozenset({2})}, 3, False),
-        ({"min_tokens": 2, "stop_ids": frozenset({2})}, 3, True),
-        ({"min_tokens": 4}, 3, True),
+        ({}, True, True),
+        ({"sampling": SAMPLING}, True, False),
+        ({"min_tokens": 4, "stop_ids": frozenset({2})}, False, False),
+        ({"min_tokens": 2, "stop_ids": frozenset({2})}, True, True),
+        ({"min_tokens": 4}, True, True),
     ],
 )
-def test_graphs_take_plain_argmax_only(options: dict[str, Any], choices: int, greedy: bool) -> None:
-    """A graph knows no stop mask and draws nothing: such a request would get wrong tokens."""
+def test_graphs_choose_where_all_ids_are_allowed(
+    options: dict[str, Any], alone: bool, with_ranks: bool
+) -> None:
+    """A graph knows no stop mask, and a rank's draws from its part of the logits alone."""
     plain: dict[str, Any] = {
         "request_id": "",
         "prompt_ids": [1],
@@ -93,4 +95,6 @@ def test_graphs_take_plain_argmax_only(options: dict[str, Any], choices: int, gr
     request = Request(**(plain | {"emit": print} | options))
     sequence = Sequence(request, kv_len=3)
     sequence.tokens += [5, 6]
-    assert is_greedy(Work(sequence=sequence, ids=[6, 7, 8], choices=choices)) is greedy
+    item = Work(sequence=sequence, ids=[6, 7, 8], choices=3)
+    assert chosen_in_graph(item) is alone
+    assert chosen_in_graph(item, ranks=2) is with_ranks

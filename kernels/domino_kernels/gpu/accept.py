@@ -1,6 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 # @triton.jit functions take values of the kernel language, which has no types for mypy
-"""Logits and proposals in; the target's choices, the accepted count and the bonus token out."""
+"""Logits and proposals in; the target's choices, the accepted count and the bonus token out.
+
+A row's choice is its highest logit, or what domino_kernels.gpu.draw draws.
+"""
 
 from collections.abc import Callable
 
@@ -9,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from domino_kernels.gpu.draw import draw
 from domino_kernels.rollout_device import (
     LOWEST_KEY,
     after_previous,
@@ -75,19 +79,40 @@ def greedy_accept(
     id are no numbers. Where others hold other logits: `first` is the id of column 0, and `highest`
     takes the maximum of int64 keys [B * W, 1] over all.
     """
-    (batch, width), vocab = ids.shape, logits.shape[1]
-    parts: int = triton.cdiv(vocab, TILE)
-    keys = torch.empty(batch * width, parts, dtype=torch.int64, device=logits.device)
-    out = torch.empty(batch, width + 2, dtype=torch.int32, device=logits.device)
-    _best_kernel[batch * width, parts](
+    keys = _best_keys(logits, first)
+    if highest:
+        keys = highest(keys.amax(1, keepdim=True))
+    return _accept(keys, ids, counts, early=highest is None)
+
+
+def sampling_accept(
+    logits: Tensor, ids: Tensor, counts: Tensor, positions: Tensor, knobs: Tensor
+) -> Tensor:
+    """As `greedy_accept`, but sequences whose `knobs` have a temperature keep what is drawn.
+
+    positions [B * W] int32: of the ids; knobs [B, 5] float64, as `draw` takes them.
+    """
+    keys = _best_keys(logits, 0)
+    draw(logits, keys, counts, positions, knobs)
+    return _accept(keys, ids, counts, early=True)
+
+
+def _best_keys(logits: Tensor, first: int) -> Tensor:
+    """The best key of each TILE of a row: [n, parts]."""
+    (rows, vocab), parts = logits.shape, triton.cdiv(logits.shape[1], TILE)
+    keys = torch.empty(rows, parts, dtype=torch.int64, device=logits.device)
+    _best_kernel[rows, parts](
         logits, keys, parts, first, V=vocab, T=TILE, **launch_options(logits, warps=8)
     )
-    if highest:
-        keys, parts = highest(keys.amax(1, keepdim=True)), 1
+    return keys
+
+
+def _accept(keys: Tensor, ids: Tensor, counts: Tensor, *, early: bool) -> Tensor:
+    (batch, width), parts = ids.shape, keys.shape[1]
+    out = torch.empty(batch, width + 2, dtype=torch.int32, device=keys.device)
     _accept_kernel[(batch,)](
         keys, ids, counts, out, parts, width, PARTS=triton.next_power_of_2(parts),
-        W=triton.next_power_of_2(width),
-        **launch_options(logits, warps=4, early=highest is None),
+        W=triton.next_power_of_2(width), **launch_options(keys, warps=4, early=early),
     )  # fmt: skip
     return out
 

@@ -47,13 +47,13 @@ def qwen3_8b(layers: int = 36, vocab: int = 151936) -> TargetConfig:
 class RandomWeights:
     """Every tensor by name and shape, the same whenever it is asked for; as a Checkpoint reads."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
+    def __init__(self, dtype: torch.dtype, device: str = "cuda") -> None:
+        self._dtype, self._device = dtype, device
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Norms around 1, everything else so that rows keep their size."""
-        rng = torch.Generator("cuda").manual_seed(zlib.crc32(name.encode()))
-        drawn = torch.randn(shape, generator=rng, device="cuda", dtype=self._dtype)
+        rng = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()))
+        drawn = torch.randn(shape, generator=rng, device=self._device, dtype=self._dtype)
         return ((1 + 0.1 * drawn) if len(shape) == 1 else drawn * shape[-1] ** -0.5).to(dtype)
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:

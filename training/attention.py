@@ -5,15 +5,48 @@ context's keys are not copied for each block, and one copy of the shares is kept
 pass. Runs on any device.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from training.visibility import Visible
+from serving.draft_config import LayerAttention
+from training.rows import Anchors
+from training.visibility import Visible, visible
 
 MASKED = -1e30
+
+
+class BlockAttention(Protocol):
+    """How the blocks of a batch attend: `sees` once a batch and kind of layer, then every layer.
+
+    Next: training.draft. The other one is training.flex, on GPUs.
+    """
+
+    def sees(self, anchors: Anchors, starts: Tensor, size: int, rule: LayerAttention) -> Any:
+        """starts [R, S]: where each column's document begins; size: slots of a block."""
+
+    def __call__(
+        self, q: Tensor, context: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], found: Any
+    ) -> Tensor:
+        """As `block_attention`."""
+
+
+class DenseAttention:
+    """By whole matrices of scores, on any device."""
+
+    def sees(self, anchors: Anchors, starts: Tensor, size: int, rule: LayerAttention) -> Visible:
+        return visible(anchors, starts, size, rule)
+
+    def __call__(
+        self,
+        q: Tensor,
+        context: tuple[Tensor, Tensor],
+        block: tuple[Tensor, Tensor],
+        found: Visible,
+    ) -> Tensor:
+        return block_attention(q, context, block, found)
 
 
 def block_attention(

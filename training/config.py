@@ -64,6 +64,9 @@ class TrainConfig:
     features: Literal["memory", "online", "disk"] = field(
         "online", help="kept on the device, computed by batch, or kept in OUTPUT/features"
     )
+    attention: Literal["auto", "flex", "dense"] = field(
+        "auto", help="flex: FlexAttention in compiled layers; auto: that on a GPU, else dense"
+    )
     chunk: int = field(4096, help="rows of logits at a time")
     seed: int = field(0, help="of weights, order and anchors")
     device: str = field("cpu", help="cpu or cuda")
@@ -110,6 +113,8 @@ class TrainConfig:
                 raise OptionError(name, getattr(self, name), "must not be negative")
         if self.format == "speculators" and self.head != "dflash":
             raise OptionError("format", self.format, f"has no {self.head} head; use native")
+        if self.attention == "flex" and self.device == "cpu":
+            raise OptionError("attention", "flex", "learns on a GPU only; use auto or dense")
         if self.mask_token_id < 0:
             raise OptionError("mask_token_id", self.mask_token_id, "must be an id")
 
@@ -117,6 +122,11 @@ class TrainConfig:
     def shift(self) -> bool:
         """DFlash checkpoints predict the same position: their servers expect that."""
         return self.head == "dspark" or (self.shift_label and self.head == "domino")
+
+    @property
+    def flex(self) -> bool:
+        """Whether attention is FlexAttention."""
+        return self.attention == "flex" or (self.attention == "auto" and self.device != "cpu")
 
 
 def load_config(file: Path, overrides: Sequence[str]) -> TrainConfig:

@@ -4,7 +4,8 @@ The same network as draft_service.model, over many blocks of a row at once; a te
 together. Weights are a plain mapping, so that a trainer keeps float32 masters and passes copies.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,19 +14,27 @@ from torch.nn import functional as F
 from domino_kernels.norm import rms_norm
 from domino_kernels.rope import inverse_frequencies, rotate
 from serving.draft_config import DraftConfig
-from training.attention import block_attention
+from training.attention import BlockAttention, DenseAttention
+from training.flex import FlexAttention
 from training.rows import Anchors, Rows, take
-from training.visibility import Visible, visible
 
 Weights = Mapping[str, Tensor]
 Angles = tuple[Tensor, Tensor]
 
 
 class DraftForward:
-    """The backbone of `config`; embedding [vocab, hidden] is the target's and stays frozen."""
+    """The backbone of `config`; embedding [vocab, hidden] is the target's and stays frozen.
 
-    def __init__(self, config: DraftConfig, embedding: Tensor) -> None:
+    flex: by FlexAttention, on a GPU in layers that torch.compile fuses.
+    """
+
+    def __init__(self, config: DraftConfig, embedding: Tensor, *, flex: bool = False) -> None:
         self.config, self.embedding = config, embedding
+        device = embedding.device
+        self._attention: BlockAttention = FlexAttention(device) if flex else DenseAttention()
+        self._run_layer: Callable[..., Tensor] = self._layer
+        if flex and device.type == "cuda":
+            self._run_layer = torch.compile(self._layer, dynamic=False, fullgraph=True)
         # Angles are float32, only their sines and cosines are rounded, as when serving: rounded
         # frequencies would let positions drift at long lengths.
         frequencies = inverse_frequencies(config.rope, config.head_dim)
@@ -49,17 +58,17 @@ class DraftForward:
         context = self._norm(context, weights["hidden_norm.weight"])
         at_context, at_blocks = self._positions(rows, anchors, dtype)
         sees = {
-            rule: visible(anchors, rows.starts, config.block_size, rule)
+            rule: self._attention.sees(anchors, rows.starts, config.block_size, rule)
             for rule in set(config.attention)
         }
         x = F.embedding(self.noise_ids(rows, anchors), self.embedding).float()
         for i, rule in enumerate(config.attention):
             layer = {n.removeprefix(f"layers.{i}."): w for n, w in weights.items()}
-            x = self._layer(layer, x, context, (at_context, at_blocks), sees[rule])
+            x = self._run_layer(layer, x, context, (at_context, at_blocks), sees[rule])
         return self._norm(x.to(dtype), weights["norm.weight"])
 
     def _layer(
-        self, w: Weights, x: Tensor, context: Tensor, at: tuple[Angles, Angles], sees: Visible
+        self, w: Weights, x: Tensor, context: Tensor, at: tuple[Angles, Angles], sees: Any
     ) -> Tensor:
         dtype = context.dtype
         h = self._norm(x.to(dtype), w["input_layernorm.weight"])
@@ -67,7 +76,7 @@ class DraftForward:
         if self.config.qk_norm:
             q = self._norm(q, w["self_attn.q_norm.weight"])
         kv = self._keys_values(w, context, at[0]), self._keys_values(w, h, at[1])
-        attended = block_attention(rotate(q, *at[1]), *kv, sees)
+        attended = self._attention(rotate(q, *at[1]), *kv, sees)
         x = x + F.linear(attended, w["self_attn.o_proj.weight"], w.get("self_attn.o_proj.bias"))
         h = self._norm(x.to(dtype), w["post_attention_layernorm.weight"])
         gate, up = (F.linear(h, w[f"mlp.{name}_proj.weight"]) for name in ("gate", "up"))

@@ -83,7 +83,7 @@ def make_optimizers(
         betas=betas,
         weight_decay=weight_decay,
         capturable=graph,
-        foreach=graph,
+        fused=graph,
     )
     return [adamw, *([Muon(muon, torch.zeros((), device=device))] if muon else [])]
 

@@ -200,7 +200,7 @@ def open_session(
 
 def make_objective(config: TrainConfig, draft: DraftConfig, target: BatchTarget) -> Objective:
     """The loss that config.head asks for."""
-    forward = DraftForward(draft, target.embedding)
+    forward = DraftForward(draft, target.embedding, flex=config.flex)
     head = Head(lm_head=target.lm_head, chunk=config.chunk, soft=config.soft)
     slots = ScoredSlots(
         block_size=config.block_size,

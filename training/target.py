@@ -13,7 +13,7 @@ from domino_kernels.linear import Linear
 from domino_kernels.norm import rms_norm
 from domino_kernels.paged_kv import PagedKV
 from serving.checkpoint import Checkpoint
-from serving.target_config import open_target
+from serving.target_config import TargetConfig, open_target
 from training.dense import CachedAttention, PromptAttention, PromptKV, Slots
 from verify_service.target import Target
 
@@ -37,6 +37,19 @@ class BatchTarget(Target):
     ) -> Self:
         """Raises CheckpointError naming what does not fit."""
         checkpoint, config = open_target(path)
+        return cls.read(config, checkpoint, taps=taps, dtype=dtype, device=device)
+
+    @classmethod
+    def read(
+        cls,
+        config: TargetConfig,
+        checkpoint: Checkpoint,
+        *,
+        taps: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Self:
+        """The same of an opened checkpoint."""
         made = cls(
             config, checkpoint, dtype=dtype, device=device, taps=taps, max_positions=MAX_POSITIONS
         )

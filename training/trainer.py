@@ -20,7 +20,7 @@ from training.generate import captured
 from training.objective import Objective
 from training.optimizer import learning_rate, make_optimizers
 from training.ranks import ONE_RANK, Ranks
-from training.rows import candidates, choose_anchors
+from training.rows import Anchors, candidates, choose_anchors
 
 # What a resumed run may change without becoming another run.
 FREE = (
@@ -33,7 +33,8 @@ FREE = (
     "save_optimizer",
     *("format", "held_out", "eval_interval", "eval_tokens", "tensorboard"),
 )
-FREE_TOO = ("data", "target", "device", "features", "chunk")  # paths and where things are computed
+# Paths, and where and how things are computed.
+FREE_TOO = ("data", "target", "device", "features", "chunk", "attention")
 
 
 class Trainer:
@@ -115,7 +116,7 @@ class Trainer:
         share = self._base_share(self.step - 1)
         losses = {"base_loss": base / weight, "final_loss": final / weight} if weight else {}
         loss = share * base + (1 - share) * final if self._has_head else base
-        counts = self.objective.measure(self.weights, self._batch, self._anchors())
+        counts = self.objective.measure(self.weights, self._batch, self.anchors())
         return {
             "step": self.step,
             "loss": loss / weight if weight else 0.0,
@@ -180,16 +181,18 @@ class Trainer:
             self._epoch, self._permutation = epoch, torch.randperm(total, generator=generator)
         return self._permutation
 
-    def _anchors(self) -> Any:
+    def anchors(self) -> Anchors:
+        """Where the blocks of the batch in memory begin."""
         eligible = candidates(self._batch.supervised, self._batch.starts)
         return choose_anchors(self._uniform, eligible, self.config.anchors)
 
     def _micro(self) -> None:
         """Adds one micro-batch's gradients, not divided yet."""
         leaves = {name: w.requires_grad_() for name, w in self.weights.items()}
-        sums = self.objective.sums(leaves, self._batch, self._anchors(), self._share)
+        sums = self.objective.sums(leaves, self._batch, self.anchors(), self._share)
         slopes = torch.autograd.grad(sums.loss, list(leaves.values()))
-        torch._foreach_add_(self._gradients, [s.float() for s in slopes])
+        for gradient, slope in zip(self._gradients, slopes, strict=True):
+            gradient += slope  # bfloat16 ones are widened on the way
         self._sums += torch.stack([sums.weight, sums.base, sums.final])
 
     def _update(self) -> None:

@@ -48,6 +48,7 @@ class EchoLink:
     max_rows: int = 4096
     context_id: int = 0
     late_answers: int = 0
+    projection: int = 0
     alive: bool = True
     _ticket: dict[int, int] = field(default_factory=dict)
     _request: draft_pb2.StepRequest = field(default_factory=draft_pb2.StepRequest)

@@ -23,6 +23,7 @@ class LocalDraftLink:
     """A verify service's link to a draft engine in the same process; rows pass by reference."""
 
     alive = True
+    projection = 0
 
     def __init__(self, engine: DraftEngine, max_rows: int) -> None:
         self.max_rows, self.context_id, self.late_answers = max_rows, engine.context_id, 0

@@ -46,7 +46,7 @@ class OracleLink:
     """
 
     alive = True
-    context_id, late_answers = 0, 0
+    context_id, late_answers, projection = 0, 0, 0
 
     def __init__(self, right: Mapping[str, Sequence[int]], vocab: int, seed: int) -> None:
         """right: ticket -> prompt and right continuation."""

@@ -31,6 +31,7 @@ class DraftLink(Protocol):
 
     max_rows: int
     context_id: int  # what sessions are opened with, from the handshake
+    projection: int  # the draft's, as verify_service.turns numbers them
     late_answers: int  # counted by verify_service.drafting
 
     @property
@@ -57,11 +58,18 @@ class DraftLink(Protocol):
 class GrpcDraftLink:
     """DraftService.Step over gRPC, rows inline."""
 
-    def __init__(self, address: str, hello: draft_pb2.HandshakeRequest, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        hello: draft_pb2.HandshakeRequest,
+        timeout_s: float,
+        projection: int = 0,
+    ) -> None:
         """Connects; raises Mismatch, ContractMismatch (not one of ours) or DraftUnavailable.
 
         DraftUpdated: the draft there is newer than the one `hello` names.
         """
+        self.projection = projection
         self._peer, self.alive = f"draft service {address}", True
         self._channel, self._timeout_s = channel(address), timeout_s
         self._stub = stub = draft_pb2_grpc.DraftServiceStub(self._channel)

@@ -3,18 +3,29 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from domino_serve.v1 import draft_pb2
 from serving.errors import DraftUnavailable, Mismatch
 from verify_service.draft_link import DraftLink, DraftUpdated, GrpcDraftLink
+from verify_service.turns import KEPT
 
 CONNECT_S = 2.0  # what a request waits for a draft service before it runs plain
 MAX_PLACES = 64
 RETRY_S = 1.0  # between attempts, so that requests do not queue for a draft that is away
 
-# Takes over the projection of the draft at an address; the handshake request from then on.
-Follow = Callable[[str, draft_pb2.HandshakeRequest], draft_pb2.HandshakeRequest]
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A draft that rows can be made for: what its services are greeted with, its projection."""
+
+    hello: draft_pb2.HandshakeRequest
+    projection: int = 0
+
+
+# Takes over the projection of the draft at an address, which a handshake request led to.
+Follow = Callable[[str, draft_pb2.HandshakeRequest], Version]
 
 
 @dataclass(slots=True)
@@ -34,8 +45,8 @@ class DraftLinks:
         follow: Follow | None = None,
     ) -> None:
         """`hello` goes to every draft service first."""
-        self._hello, self._timeout_s, self._follow = hello, timeout_s, follow
-        self._followed = False
+        self._timeout_s, self._follow = timeout_s, follow
+        self._versions: tuple[Version, ...] = (Version(hello),)  # newest first
         self._following = threading.Lock()
         self._places: dict[str, _Place] = {}
         self._lock = threading.Lock()
@@ -77,36 +88,50 @@ class DraftLinks:
         if time.monotonic() < place.retry_at:
             raise DraftUnavailable(f"draft service {address}", "was away a moment ago")
         try:
-            return self._newest(address)
+            return self._fitting(address)
         except DraftUpdated:
             reason = "was updated again"
         except DraftUnavailable:
             place.retry_at = time.monotonic() + RETRY_S
             raise
         except Mismatch as error:
-            if not self._followed:
+            if len(self._versions) == 1:
                 raise
-            reason = f"has another draft than the one updated to: {error}"  # until it is updated
+            reason = f"has another draft than those updated to: {error}"  # until it is updated
         place.retry_at = time.monotonic() + RETRY_S
         raise DraftUnavailable(f"draft service {address}", reason)
 
-    def _newest(self, address: str) -> GrpcDraftLink:
-        """A link, once this side has the projection of the draft that is there."""
-        hello = self._hello
+    def _fitting(self, address: str) -> GrpcDraftLink:
+        """A link of the version that is there, whose projection this side has then."""
+        known = self._versions
+        for version in known[:-1]:
+            with suppress(Mismatch):
+                return self._of(address, version, known)
+        return self._of(address, known[-1], known)
+
+    def _of(self, address: str, version: Version, known: tuple[Version, ...]) -> GrpcDraftLink:
+        """A link of that version, or of one that the draft there was updated to."""
         try:
-            return self._connected(address, hello)
+            return self._connected(address, version)
         except DraftUpdated:
             if self._follow is None:
                 raise
         with self._following:
-            if self._hello is hello:
-                self._hello, self._followed = self._follow(address, hello), True
-                self.close()  # rows are another projection's from here on
-        return self._connected(address, self._hello)
+            if self._versions is known:
+                self._keep(self._follow(address, version.hello))
+        return self._connected(address, self._versions[0])
 
-    def _connected(self, address: str, hello: draft_pb2.HandshakeRequest) -> GrpcDraftLink:
-        link = GrpcDraftLink(address, hello, self._timeout_s)
-        if hello is self._hello:
+    def _keep(self, newest: Version) -> None:
+        """From here on rows are made for this one too, and for the one before."""
+        self._versions = (newest, *self._versions)[:KEPT]
+        kept = {version.projection for version in self._versions}
+        for _, link in self.items():
+            if link.projection not in kept:
+                link.close()
+
+    def _connected(self, address: str, version: Version) -> GrpcDraftLink:
+        link = GrpcDraftLink(address, version.hello, self._timeout_s, version.projection)
+        if any(version is kept for kept in self._versions):
             return link
         link.close()
         raise DraftUpdated

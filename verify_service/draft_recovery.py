@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from serving.errors import Overloaded, ServingError
@@ -82,7 +83,7 @@ class DraftRecovery:
         """Who still waits, by address; empty when the thread is to end."""
         found: dict[str, list[Sequence]] = defaultdict(list)
         with self._lock:
-            self._waiting = {s for s in self._waiting if self._engine.may_redraft(s)}
+            self._waiting = set(filter(self._engine.is_live, self._waiting))
             for sequence in self._waiting:
                 assert sequence.request.wish is not None
                 found[sequence.request.wish.address].append(sequence)
@@ -96,18 +97,18 @@ class DraftRecovery:
         pause = self._pauses[address]
         try:
             link = self._links.get(address)
-            # Making the link may have replaced the projection.
-            able = filter(self._engine.may_redraft, sequences)
-            for sequence in sorted(able, key=lambda s: s.arrived_ns):
+            for sequence in sorted(sequences, key=lambda s: s.arrived_ns):
+                if not sequence.suits(link.projection):
+                    self._forget(sequence)  # plain for good: another draft is there now
+                    continue
                 wish = sequence.request.wish
                 assert wish is not None
                 ticket = link.reserve(wish.mode, sequence.capacity)
                 plan = DraftPlan(
                     link=link, ticket=ticket, mode=wish.mode, draft_tokens=wish.draft_tokens
                 )
-                with self._lock:
-                    self._waiting.discard(sequence)
-                self._engine.redraft(sequence, plan)
+                self._forget(sequence)
+                self._engine.commands.put(partial(self._begin, sequence, plan))
                 pause.recovered_at = time.monotonic()
                 DRAFT_RECOVERED.inc()
                 name = sequence.request.request_id
@@ -116,3 +117,12 @@ class DraftRecovery:
             pause.lengthen(time.monotonic())
             if not isinstance(error, Overloaded):
                 log.warning("%d requests wait for a draft: %s", len(sequences), error)
+
+    def _forget(self, sequence: Sequence) -> None:
+        with self._lock:
+            self._waiting.discard(sequence)
+
+    def _begin(self, sequence: Sequence, plan: DraftPlan) -> None:
+        """In the engine's thread."""
+        if self._engine.is_live(sequence):
+            self._engine.drafting.begin(sequence, plan)

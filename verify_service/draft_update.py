@@ -1,4 +1,4 @@
-"""Follows a draft that was updated: fetches its projection and puts it in place of the old one.
+"""Follows a draft that was updated: fetches its projection, which new requests' rows are made with.
 
 Called by verify_service.draft_links when a handshake was answered with a newer draft. Output never
 depends on the projection, only acceptance does.
@@ -14,6 +14,7 @@ from domino_serve.v1 import draft_pb2, draft_pb2_grpc
 from serving.channel import channel
 from serving.errors import BadRequest, DraftUnavailable
 from serving.tensors import from_message, to_message
+from verify_service.draft_links import Version
 from verify_service.engine import Engine
 from verify_service.executor import Executor
 
@@ -28,23 +29,26 @@ class DraftUpdates:
     def __init__(self, engine: Engine, executor: Executor, block: list[Tensor]) -> None:
         self._engine, self._executor, self._block = engine, executor, block
 
-    def follow(self, address: str, hello: draft_pb2.HandshakeRequest) -> draft_pb2.HandshakeRequest:
-        """Installs the projection of the draft at `address`; what to say to it from then on.
+    def follow(self, address: str, hello: draft_pb2.HandshakeRequest) -> Version:
+        """Adds the projection of the draft at `address`.
 
-        Raises DraftUnavailable when the projection cannot be had or does not fit; the old one
-        stays then.
+        Raises DraftUnavailable when the projection cannot be had or does not fit.
         """
         new, fc, norm = fetch(address, hello, taps=len(self._block), dtype=self._block[0].dtype)
 
-        def install() -> Tensor:
-            self._executor.replace_projection(fc, norm)
-            self._engine.forget_rows()
-            return self._executor.project(self._block)
+        def install() -> tuple[int, Tensor]:
+            number = self._executor.add_projection(fc, norm)
+            self._executor.use_projection(number)
+            self._engine.scheduler.turns.newest = number
+            return number, self._executor.project(self._block)
 
-        rows = self._engine.between_steps(install)
+        try:
+            number, rows = self._engine.commands.call(install)
+        except RuntimeError as error:  # a device's memory may be full
+            raise DraftUnavailable(f"draft service {address}", str(error)) from error
         new.self_test_rows.CopyFrom(to_message(rows))
         log.info("took over the projection of draft %s from %s", new.draft.name, address)
-        return new
+        return Version(new, number)
 
 
 def fetch(

@@ -65,7 +65,8 @@ class Drafting:
         """Gives a sequence its draft session, or tells `want` that it is to get one later."""
         if plan is None:
             self._miss(sequence)
-        elif sequence.draft is None:
+        elif sequence.draft is None and sequence.suits(plan.link.projection):
+            sequence.projection = plan.link.projection
             sequence.draft = DraftSession(plan=plan, session=next(self._sessions))
             sequence.stats.mode, sequence.stats.width = plan.mode, plan.draft_tokens + 1
 
@@ -231,5 +232,5 @@ class Drafting:
             self._miss(sequence)
 
     def _miss(self, sequence: Sequence) -> None:
-        if sequence.request.wish and not sequence.has_old_rows:
+        if sequence.request.wish and (not sequence.kv_len or sequence.projection is not None):
             self.want(sequence)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
@@ -23,21 +23,23 @@ from verify_service.executor import Executor
 from verify_service.live_requests import LiveRequests
 from verify_service.scheduler import Scheduler, Work
 from verify_service.self_check import FirstProposals
-from verify_service.sequence import Chosen, DraftPlan, Request, Sequence
+from verify_service.sequence import Chosen, Request, Sequence
 from verify_service.synthetic import SyntheticAcceptance
 from verify_service.timeline import StepClock, Timeline
 from verify_service.width_policy import PlannedWidth, WidthPolicy
 
 Outcome: TypeAlias = "spec.FinishReason.ValueType | ServingError"
 
-T = TypeVar("T")
 LATE_POLL_S = 0.1  # between looks for a late draft's answer while nothing runs
 
 log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Continuous batching of requests; every public method is safe from any thread."""
+    """Continuous batching of requests; public methods and `commands` are safe from any thread.
+
+    scheduler and drafting belong to the engine's thread: what is done with them goes by a command.
+    """
 
     def __init__(
         self,
@@ -50,13 +52,13 @@ class Engine:
         synthetic: SyntheticAcceptance | None = None,
     ) -> None:
         """widths: as each request's plan says, without it."""
-        self._executor, self.scheduler, self._drafting = executor, scheduler, drafting
+        self._executor, self.scheduler, self.drafting = executor, scheduler, drafting
         self._widths, self._synthetic = widths or PlannedWidth(), synthetic
         self._first_proposals = FirstProposals()
         self.timeline = Timeline()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
         self.idle = threading.Event()
-        self._commands = Commands()
+        self.commands = Commands()
         self._unsent: list[Sequence] = []
         self._live = LiveRequests(scheduler.max_sequences + max_waiting)
         self.idle_checks = 0
@@ -76,7 +78,7 @@ class Engine:
 
     def stop(self) -> None:
         """Ends the loop after the current step; requests end with FINISH_REASON_ABORT."""
-        self._commands.end()
+        self.commands.end()
         self._done.result()
 
     def submit(self, request: Request) -> Callable[[], None]:
@@ -94,48 +96,19 @@ class Engine:
                 "shorten them or raise --kv-tokens",
             )
         # No abort of this request can overtake it.
-        self._live.add(sequence, lambda: self._commands.put(lambda: self._enqueue(sequence)))
-        return lambda: self._commands.put(lambda: self._finish(sequence, spec.FINISH_REASON_ABORT))
+        self._live.add(sequence, lambda: self.commands.put(lambda: self._enqueue(sequence)))
+        return lambda: self.commands.put(lambda: self._finish(sequence, spec.FINISH_REASON_ABORT))
 
     def abort(self, request_id: str) -> bool:
         """Ends a request early; False when it is not running."""
         sequence = self._live.find(request_id)
         if sequence:
-            self._commands.put(lambda: self._finish(sequence, spec.FINISH_REASON_ABORT))
+            self.commands.put(lambda: self._finish(sequence, spec.FINISH_REASON_ABORT))
         return sequence is not None
-
-    def between_steps(self, job: Callable[[], T]) -> T:
-        """Runs a job in the engine's thread while no step runs; what it returns or raises."""
-        return self._commands.call(job)
 
     def is_live(self, sequence: Sequence) -> bool:
         """Whether it waits or runs."""
         return self._live.has(sequence)
-
-    def may_redraft(self, sequence: Sequence) -> bool:
-        """Whether a request still runs and a draft could take it up."""
-        return self.is_live(sequence) and not sequence.has_old_rows
-
-    def forget_rows(self) -> None:
-        """The rows so far are of a projection that is replaced; for a job `between_steps`."""
-        for sequence in self.scheduler.running:
-            sequence.has_old_rows = sequence.kv_len > 0
-
-    def redraft(self, sequence: Sequence, plan: DraftPlan) -> None:
-        """Has a sequence drafted for from now on, if it still runs without a draft."""
-
-        def begin() -> None:
-            if self.may_redraft(sequence):
-                self._drafting.begin(sequence, plan)
-
-        self._commands.put(begin)
-
-    def when_draft_lost(self, want: Callable[[Sequence], None]) -> None:
-        """`want` is told of every sequence that is to find a draft; called in the engine's thread.
-
-        Before `start`.
-        """
-        self._drafting.want = want
 
     def executed(self) -> tuple[int, int]:
         """Sequences' steps run by a graph, and by single launches, since the start."""
@@ -146,7 +119,7 @@ class Engine:
         return len(self._live)
 
     def _enqueue(self, sequence: Sequence) -> None:
-        self._drafting.begin(sequence, sequence.request.draft)
+        self.drafting.begin(sequence, sequence.request.draft)
         self.scheduler.waiting.append(sequence)
 
     def _loop(self) -> None:
@@ -170,26 +143,24 @@ class Engine:
             idle = not self.scheduler.waiting and not self.scheduler.running
             if idle:
                 self._go_idle()
-            wait_s = LATE_POLL_S if self._drafting.is_owed else None
+            wait_s = LATE_POLL_S if self.drafting.is_owed else None
             try:
-                command = self._commands.take(wait=idle, timeout_s=wait_s)
+                if not (command := self.commands.take(wait=idle, timeout_s=wait_s)):
+                    return False
+                command()
             except queue.Empty:
-                if idle:
-                    continue
-                return True
-            if command is None:
-                return False
-            command()
+                if not idle:
+                    return True
 
     def _go_idle(self) -> None:
         """Frees what ended sequences still hold at their drafts, and checks the books."""
         with self._losing_drafts():
-            self._drafting.receive()
-            self._drafting.send(())
-            self._drafting.receive()
+            self.drafting.receive()
+            self.drafting.send(())
+            self.drafting.receive()
         self.scheduler.check_integrity()
         self.idle_checks += 1
-        if not self._drafting.is_owed:
+        if not self.drafting.is_owed:
             self.idle.set()
 
     def _step(self) -> None:
@@ -199,6 +170,7 @@ class Engine:
             scheduler.admit()
         work = scheduler.plan()
         clock.planned(work)
+        self._executor.use_projection(scheduler.turns.current)
         answer = blame.start(self._executor, work)
         self._send_chunks()  # the last step's, while a device runs this one
         chosen = answer()
@@ -230,11 +202,11 @@ class Engine:
         with self._losing_drafts():
             draft_tokens = self._widths.draft_tokens(self.scheduler.running)
             members = [*(item.sequence for item in work), *self.scheduler.waiting]
-            self._drafting.send(members, draft_tokens)
+            self.drafting.send(members, draft_tokens)
             clock.lap("send")
-            if self._drafting.is_owed:  # drafts work meanwhile
+            if self.drafting.is_owed:  # drafts work meanwhile
                 self._send_chunks()
-            return self._drafting.receive()
+            return self.drafting.receive()
         return []
 
     def _send_chunks(self) -> None:
@@ -260,13 +232,13 @@ class Engine:
             yield
         except Exception:
             log.exception("drafting failed; all requests go on without a draft")
-            self._drafting.abandon([*self.scheduler.running, *self.scheduler.waiting])
+            self.drafting.abandon([*self.scheduler.running, *self.scheduler.waiting])
 
     def _finish(self, sequence: Sequence, outcome: Outcome) -> None:
         """Ends a sequence once: frees both sides' memory and sends the last event."""
         if not self._live.remove(sequence):
             return
-        self._drafting.end(sequence)
+        self.drafting.end(sequence)
         self.scheduler.remove(sequence)
         _tell(sequence, outcome)
 

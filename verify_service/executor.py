@@ -13,6 +13,7 @@ from verify_service.projection import FeatureProjection
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen, Sequence
 from verify_service.target import Target
+from verify_service.turns import KEPT
 
 
 class Executor:
@@ -29,6 +30,7 @@ class Executor:
         self, target: Target, projection: FeatureProjection | None, *, pages: int, page_size: int
     ) -> None:
         self._target, self._projection, self._page_size = target, projection, page_size
+        self._projections = {0: projection} if projection else {}
         self._kv = target.new_kv(pages, page_size)
         if projection:
             shape = (pages, page_size, target.config.hidden_size)
@@ -57,10 +59,17 @@ class Executor:
         sound = finite(x[[rows.stop - 1 for rows in batch.rows]])
         return choose(self._target.logits(x[chosen]), work, sound, self._target.vocabulary)
 
-    def replace_projection(self, fc: Tensor, norm: Tensor) -> None:
-        """Rows of later positions are the projection's of another draft of the same shape."""
+    def add_projection(self, fc: Tensor, norm: Tensor) -> int:
+        """Keeps that of another draft of the same shape, and forgets the oldest; its number."""
         assert self._projection, "a draft is followed only where one was given"
-        self._projection = self._projection.replaced(fc, norm)
+        number = max(self._projections) + 1
+        self._projections[number] = self._projection.replaced(fc, norm)
+        self._projections.pop(number - KEPT, None)
+        return number
+
+    def use_projection(self, number: int) -> None:
+        """Rows of later positions are this one's; any number where there is none."""
+        self._projection = self._projections.get(number)
 
     @torch.inference_mode()
     def project(self, taps: list[Tensor]) -> Tensor:

@@ -44,8 +44,11 @@ class LeadingExecutor(Executor):
     def rows(self, sequence: Sequence, start: int, end: int) -> Tensor:
         return self._own.rows(sequence, start, end)
 
-    def replace_projection(self, fc: Tensor, norm: Tensor) -> None:
-        self._own.replace_projection(fc, norm)
+    def add_projection(self, fc: Tensor, norm: Tensor) -> int:
+        return self._own.add_projection(fc, norm)
+
+    def use_projection(self, number: int) -> None:
+        self._own.use_projection(number)
 
     def project(self, taps: list[Tensor]) -> Tensor:
         return self._own.project(taps)

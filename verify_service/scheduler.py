@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from domino_kernels.paged_kv import PageAllocator
 from verify_service.sequence import Sequence
+from verify_service.turns import Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Scheduler:
         self.prefill_tokens = prefill_tokens
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.turns = Turns()
         self.num_preempted = 0
 
     def pages_for(self, positions: int) -> int:
@@ -66,9 +68,10 @@ class Scheduler:
 
     def plan(self) -> list[Work]:
         """The next step's work; empty when nothing runs. Prompts share the token budget evenly."""
-        budget, prompts = self.prefill_tokens, sum(s.in_prefill for s in self.running)
+        members = list(self.turns.take(self.running))
+        budget, prompts = self.prefill_tokens, sum(s.in_prefill for s in members)
         work: list[Work] = []
-        for sequence in list(self.running):  # oldest first: preemption takes from the other end
+        for sequence in members:  # oldest first: preemption takes from the other end
             if sequence not in self.running:
                 continue
             item = _work(sequence, -(-budget // max(prompts, 1)))

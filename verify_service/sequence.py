@@ -92,7 +92,7 @@ class Sequence:
     kv_len: int = 0
     proposals: list[int] = field(default_factory=list)
     draft: DraftSession | None = None
-    has_old_rows: bool = False  # of a projection that was replaced: no draft can use them
+    projection: int | None = None  # that its rows are of; None: of none that a draft can use
     history: AcceptanceHistory = field(default_factory=AcceptanceHistory)
     stats: spec.SpeculationStats = field(default_factory=spec.SpeculationStats)
     timings: spec.RequestTimings = field(default_factory=spec.RequestTimings)
@@ -125,6 +125,10 @@ class Sequence:
         """Whether such positions are left."""
         known, prompt = len(self.tokens), self.prompt_len  # asked several times a step
         return self.kv_len < (known - 1 if known > prompt else prompt)
+
+    def suits(self, projection: int) -> bool:
+        """Whether rows so far, if there are any, are of that projection."""
+        return not self.kv_len or self.projection == projection
 
     @property
     def capacity(self) -> int:

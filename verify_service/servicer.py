@@ -47,7 +47,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
         self._engine, self._info, self._draft, self._links = engine, info, draft, links
         self._draining = draining
         self._recovery = DraftRecovery(engine, links)
-        engine.when_draft_lost(self._recovery.want)
+        engine.drafting.want = self._recovery.want
 
     def Generate(
         self, request: verify_pb2.VerifyServiceGenerateRequest, context: grpc.ServicerContext

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -24,9 +25,9 @@ from tests.services.served import Draft, Verify, join_readers, serve_draft, serv
 NEW = 60
 
 
-def other_weights(folder: Path) -> Path:
+def other_weights(folder: Path, seed: int = 5) -> Path:
     """The recorded draft with every matrix another: same shape, useless proposals."""
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(seed)
     stored = load_file(DOMINO_SHIFT / "model.safetensors")
     made: dict[str, Tensor | None] = {
         name: (torch.randn(t.shape, generator=generator) * 0.1).to(t.dtype)
@@ -110,7 +111,7 @@ def test_a_request_in_the_middle_goes_on_plainly(tmp_path: Path) -> None:
         update(draft, other_weights(tmp_path))
         ids, done = generate(verify.stub, PROMPTS[0], NEW, seat(draft.stub, draft.address))
         assert (ids, done.speculation.proposed_tokens > 0) == (expected[:NEW], True)
-        assert running.has_old_rows and running.draft is None
+        assert running.projection == 0 and running.draft is None
         ids, done = call.finish()
         assert ids == expected
         assert done.speculation.plain_steps > 0
@@ -151,23 +152,64 @@ def test_a_bad_checkpoint_is_refused_and_the_old_one_serves(
         assert [i for _, link in verify.links.items() if (i := link.alive)], "the stream ended"
 
 
-def test_two_drafts_of_one_verify_service(tmp_path: Path) -> None:
-    """Until the second draft is updated too its requests run plainly; none may fail."""
+def test_two_versions_at_once(tmp_path: Path) -> None:
+    """While drafts are updated one after another each goes on drafting as if it were alone."""
     poor = other_weights(tmp_path)
     with serve_draft(poor) as one, serve_draft(poor) as two, serve_verify(poor) as verify:
-        expected = [ids for ids, _ in drafted(verify, one)]
-        assert sum(s.proposed_tokens for _, s in drafted(verify, two)) > 0
+        old = drafted(verify, one)
+        expected = [ids for ids, _ in old]
+        place = partial(seat, two.stub, two.address, positions=500)
+        calls = [start(verify.stub, prompt, 400, place()) for prompt in PROMPTS]
         update(one, DOMINO_SHIFT)
         join_readers()
-        updated = drafted(verify, one)
-        behind = drafted(verify, two)
-        assert [ids for ids, _ in updated] == [ids for ids, _ in behind] == expected
-        assert all(s.mode == spec.MODE_AR for _, s in behind)
+        both = [
+            start(verify.stub, prompt, NEW, seat(draft.stub, draft.address))
+            for prompt in PROMPTS
+            for draft in (one, two)
+        ]
+        answers = [call.finish() for call in both]
+        assert [ids for ids, _ in answers[::2]] == [ids for ids, _ in answers[1::2]] == expected
+        updated, behind = drafted(verify, one), drafted(verify, two)
+        assert steps(answers[::2]) == steps_of(updated), "another draft's rows"
+        assert steps(answers[1::2]) == steps_of(behind) == steps_of(old), "another draft's rows"
+        assert sum(steps_of(updated)) < sum(steps_of(old))
+        assert verify.engine.scheduler.turns.newest == 1
+        for prompt, call in zip(PROMPTS, calls, strict=True):
+            ids, done = call.finish()
+            assert ids == generate(verify.stub, prompt, 400)[0]
+            assert done.speculation.plain_steps <= 1, "it lost the draft it began with"
         update(two, DOMINO_SHIFT)
+        assert steps_of(drafted(verify, two)) == steps_of(updated)
+
+
+def test_the_oldest_of_three_versions_is_forgotten(tmp_path: Path) -> None:
+    """Prevents memory that grows with each update, and rows of a projection that is gone."""
+    names = [tmp_path / name for name in "abc"]
+    for seed, name in enumerate(names):
+        other_weights(name, seed)
+    with serve_draft() as one, serve_draft() as two, serve_verify() as verify:
+        expected = [ids for ids, _ in drafted(verify, two)]
+        calls = [start(verify.stub, p, NEW, seat(two.stub, two.address)) for p in PROMPTS]
+        for name in names:
+            update(one, name)
+            assert [ids for ids, _ in drafted(verify, one)] == expected
+        assert [call.finish()[0] for call in calls] == expected
+        assert len(verify.engine._executor._projections) == 2
+        behind = drafted(verify, two)
+        assert [ids for ids, _ in behind] == expected
+        assert all(s.mode == spec.MODE_AR for _, s in behind)
+        update(two, names[-1])
         # A link that was refused a moment ago is tried again after a while.
         verify.links._places[two.address].retry_at = 0.0
-        level = drafted(verify, two)
-        assert [s.verify_steps for _, s in level] == [s.verify_steps for _, s in updated]
+        assert sum(s.proposed_tokens for _, s in drafted(verify, two)) > 0
+
+
+def steps(answers: list[tuple[list[int], verify_pb2.VerifyComplete]]) -> list[int]:
+    return [done.speculation.verify_steps for _, done in answers]
+
+
+def steps_of(found: list[tuple[list[int], spec.SpeculationStats]]) -> list[int]:
+    return [stats.verify_steps for _, stats in found]
 
 
 def test_another_draft_is_still_refused(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ class CountingExecutor(Executor):
     def clear(self, pages: list[int]) -> None:
         """There is no KV."""
 
+    def use_projection(self, number: int) -> None:
+        """Rows are the ids themselves."""
+
     def rows(self, sequence: Running, start: int, end: int) -> Tensor:
         """Rows that say whose token they are."""
         ids = torch.tensor(sequence.tokens[start:end], dtype=torch.float32)

@@ -17,7 +17,7 @@ class CountingLink:
 
     def __init__(self, spoil: Spoil = lambda answer: None, *, max_rows: int = 64) -> None:
         self.alive, self.max_rows = True, max_rows
-        self.context_id, self.late_answers = 77, 0
+        self.context_id, self.late_answers, self.projection = 77, 0, 0
         self.answers = threading.Event()  # clear it, and answers are late
         self.answers.set()
         self.requests: list[draft_pb2.StepRequest] = []

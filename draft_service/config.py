@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from serving.options import OptionError, check_seconds, field
 from serving.service_options import ServiceOptions
+from serving.transport.plane import check_name
 
 CERTIFIED: Final = "certified"
 
@@ -26,6 +27,11 @@ class DraftServiceConfig(ServiceOptions):
     port: int = field(0, help="port to listen on; 0 takes a free one")
     device: str = field("cpu", help="torch device, such as cpu or cuda:0")
     dtype: Literal["float32", "bfloat16", "float16"] = field("float32", help="computation dtype")
+    data_plane: str = field(
+        "auto",
+        help="how rows may come from verify services: auto takes what they offer first, inline "
+        "takes them in messages only; shm and cuda-ipc take one kind of memory of this host",
+    )
     threads: int = field(0, help="CPU threads; 0 leaves torch's default, and is 1 beside a GPU")
     domino_candidates: str = field(
         "0",
@@ -44,6 +50,7 @@ class DraftServiceConfig(ServiceOptions):
 
     def __post_init__(self) -> None:
         ServiceOptions.__post_init__(self)
+        check_name(self.data_plane)
         if not 0 <= self.port <= 65535:
             raise OptionError("port", self.port, "must be in 0..65535")
         for name in ("max_sessions", "kv_tokens", "page_size", "max_rows"):

@@ -18,9 +18,12 @@ def answer(
     if request.contract_version != CONTRACT_VERSION:
         raise ContractMismatch(CONTRACT_VERSION, request.contract_version)
     require_equal("target", loaded.target, request.target)
+    hello = draft_pb2.HandshakeResponse()
+    hello.CopyFrom(loaded.hello)
+    hello.data_planes.extend(plane for plane in request.data_planes if plane in loaded.kinds)
     if request.follows_updates and request.draft.content_hash in loaded.served:
-        return loaded.hello  # it takes over the projection and says hello again
+        return hello  # it takes over the projection and says hello again
     require_equal("draft", loaded.hello.draft, request.draft)
     rows = from_message(request.self_test_rows, "self_test_rows", hidden, dtype)
     require_same_rows(loaded.self_test, rows)
-    return loaded.hello
+    return hello

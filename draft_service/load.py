@@ -3,7 +3,8 @@
 import logging
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -30,6 +31,8 @@ from serving.plan import log_plan
 from serving.self_test import self_test_block
 from serving.target_config import open_target
 from serving.tensors import DTYPES
+from serving.transport.choice import taken
+from serving.transport.plane import MapMemory, Plane
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +58,8 @@ class Weights:
 class Loaded:
     """An engine, the target it belongs to, and what it answers to a handshake.
 
-    served: content hashes of the drafts that were loaded before this one.
+    served: content hashes of the drafts that were loaded before this one. kinds: memory that rows
+    may come in.
     """
 
     config: DraftServiceConfig
@@ -64,6 +68,7 @@ class Loaded:
     hello: draft_pb2.HandshakeResponse
     weights: Weights
     served: tuple[str, ...] = ()
+    kinds: Mapping[Plane, MapMemory] = field(default_factory=dict)
 
     @property
     def self_test(self) -> torch.Tensor:
@@ -127,6 +132,7 @@ def load(config: DraftServiceConfig) -> Loaded:
     began = time.monotonic()
     dtype, device = DTYPES[config.dtype], open_device(config.device)
     # Beside a GPU torch's threads would only wake for the small operations between its steps.
+    kinds = taken(config.data_plane, device)
     threads = config.threads or (0 if device.type == "cpu" else 1)
     use_threads(threads, native=dtype == torch.float32 and device.type == "cpu")
     target, target_config = open_target(config.target)
@@ -159,4 +165,5 @@ def load(config: DraftServiceConfig) -> Loaded:
             context_id=engine.context_id,
         ),
         weights=weights,
+        kinds=kinds,
     )

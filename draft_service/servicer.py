@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -19,7 +20,7 @@ from draft_service.update import projection_parts, read_update, swap
 from serving.compute_thread import ComputeThread
 from serving.errors import Draining
 from serving.guard import guard
-from serving.tensors import from_message
+from serving.transport.receiver import Receiver
 
 log = logging.getLogger(__name__)
 
@@ -81,14 +82,14 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     def Step(
         self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext
     ) -> Iterator[draft_pb2.StepResponse]:
-        stream, traces = Stream(), SessionTraces()
+        stream, traces, receiver = Stream(), SessionTraces(), Receiver(self._loaded.kinds)
         with self._peers_lock:
             self._peers.add(context)
         try:
             with guard(context):
                 self._check_open()
                 for request in _until_gone(request_iterator):
-                    response = self._answer(stream, request)
+                    response = self._compute.run(partial(self._answer, stream, receiver, request))
                     yield response
                     count_step(request, response)  # while verify runs its pass
                     traces.add(request, response)
@@ -96,6 +97,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             with self._peers_lock:
                 self._peers.remove(context)
             self._engine.close(stream)
+            self._compute.run(receiver.close)
             traces.end()
 
     def UpdateDraftWeights(
@@ -132,11 +134,17 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         if self._draining.is_set():
             raise Draining
 
-    def _answer(self, stream: Stream, request: draft_pb2.StepRequest) -> draft_pb2.StepResponse:
-        rows = None
-        if request.HasField("rows"):
-            rows = from_message(request.rows, "rows", self._hidden, self._dtype)
-        return self._compute.run(lambda: self._engine.step(stream, request, rows))
+    def _answer(
+        self, stream: Stream, receiver: Receiver, request: draft_pb2.StepRequest
+    ) -> draft_pb2.StepResponse:
+        """One exchange, in the engine's thread."""
+        offer = receiver.answer(request.offer) if request.HasField("offer") else None
+        rows = receiver.rows(request, self._hidden, self._dtype)
+        response = self._engine.step(stream, request, rows)
+        receiver.release()
+        if offer:
+            response.offer.CopyFrom(offer)
+        return response
 
 
 def _until_gone(requests: Iterator[draft_pb2.StepRequest]) -> Iterator[draft_pb2.StepRequest]:

@@ -30,15 +30,28 @@ def to_message(tensor: Tensor) -> tensor_pb2.Tensor:
     )
 
 
-def from_message(
+def data_type(tensor: Tensor) -> tensor_pb2.DataType.ValueType:
+    """The contract's name of its element type."""
+    return _WIRE[tensor.dtype]
+
+
+def check_matrix(
     message: tensor_pb2.Tensor, field: str, columns: int, dtype: torch.dtype
-) -> Tensor:
-    """The matrix [n, columns] a message holds; raises BadRequest naming `field` otherwise."""
+) -> list[int]:
+    """Its shape [n, columns]; raises BadRequest naming `field` for another one or another dtype."""
     if message.dtype != _WIRE[dtype]:
         raise BadRequest(f"{field}.dtype", f"is {message.dtype}, expected {_WIRE[dtype]} ({dtype})")
     shape = list(message.shape)
     if len(shape) != 2 or shape[1] != columns or shape[0] < 0:
         raise BadRequest(f"{field}.shape", f"is {shape}, expected [n, {columns}]")
+    return shape
+
+
+def from_message(
+    message: tensor_pb2.Tensor, field: str, columns: int, dtype: torch.dtype
+) -> Tensor:
+    """The matrix [n, columns] in a message; raises BadRequest naming `field` otherwise."""
+    shape = check_matrix(message, field, columns, dtype)
     expected = shape[0] * columns * dtype.itemsize
     if len(message.inline) != expected:
         raise BadRequest(f"{field}.inline", f"has {len(message.inline)} bytes, expected {expected}")

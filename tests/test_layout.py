@@ -36,6 +36,11 @@ TENSOR_MODULES = [
     "serving.device",
     "serving.self_test",
     "serving.tensors",
+    "serving.transport.choice",
+    "serving.transport.cuda_ipc",
+    "serving.transport.receiver",
+    "serving.transport.sender",
+    "serving.transport.shm",
     "domino_cli.gguf_convert",
     "domino_cli.in_process",
 ]

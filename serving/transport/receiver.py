@@ -1,0 +1,96 @@
+"""The draft's end of a stream: offers of memory in, answers out; then rows out of messages.
+
+Called by draft_service.servicer, by one thread at a time; nothing that comes in is trusted.
+"""
+
+import logging
+from collections.abc import Mapping
+from math import prod
+
+import torch
+from torch import Tensor
+
+from domino_serve.v1 import draft_pb2, tensor_pb2
+from serving.errors import BadRequest
+from serving.tensors import check_matrix, from_message
+from serving.transport.plane import (
+    FIELDS,
+    MOST_SLOT_BYTES,
+    MOST_SLOTS,
+    NAMES,
+    MapMemory,
+    MappedMemory,
+    Plane,
+)
+
+_PLANES: Mapping[str | None, Plane] = {field: plane for plane, field in FIELDS.items()}
+
+log = logging.getLogger(__name__)
+
+
+class Receiver:
+    """kinds: what maps memory of each plane that this service takes."""
+
+    def __init__(self, kinds: Mapping[Plane, MapMemory]) -> None:
+        self._kinds = kinds
+        self._memory: MappedMemory | None = None
+        self._slots, self._slot_bytes = 0, 0
+
+    def answer(self, offer: draft_pb2.MemoryOffer) -> draft_pb2.MemoryAnswer:
+        """Maps offered memory in place of what was mapped before; what was found, or why not."""
+        self.close()
+        try:
+            self._memory = self._mapped(offer)
+        except (OSError, ValueError, RuntimeError) as error:
+            return draft_pb2.MemoryAnswer(refusal=f"{error!s:.200}")
+        self._slots, self._slot_bytes = int(offer.slots), int(offer.slot_bytes)
+        log.info("rows come by %s", NAMES[self._memory.plane])
+        return draft_pb2.MemoryAnswer(nonce=self._memory.nonce)
+
+    def rows(
+        self, request: draft_pb2.StepRequest, columns: int, dtype: torch.dtype
+    ) -> Tensor | None:
+        """The message's rows [n, columns], None where it has none; raises BadRequest."""
+        if not request.HasField("rows"):
+            return None
+        message, kind = request.rows, request.rows.WhichOneof("payload")
+        if kind is None or kind not in _PLANES:
+            return from_message(message, "rows", columns, dtype)
+        memory = self._memory
+        if memory is None or memory.plane != _PLANES[kind]:
+            raise BadRequest(f"rows.{kind}", "points into memory that this stream does not share")
+        shape = check_matrix(message, "rows", columns, dtype)
+        slot = self._checked(message, kind, prod(shape) * dtype.itemsize, request.sequence_number)
+        return memory.read(slot, request.sequence_number, shape, dtype)
+
+    def release(self) -> None:
+        """Returns when the rows taken so far are no longer needed where they lie."""
+        if self._memory:
+            self._memory.release()
+
+    def close(self) -> None:
+        """Unmaps what is mapped."""
+        memory, self._memory = self._memory, None
+        if memory:
+            memory.close()
+
+    def _mapped(self, offer: draft_pb2.MemoryOffer) -> MappedMemory:
+        kind = offer.WhichOneof("memory")
+        map_memory = self._kinds.get(_PLANES[kind]) if kind in _PLANES else None
+        if map_memory is None:
+            raise ValueError(f"this draft service takes no {kind or 'unnamed'} memory")
+        if not (0 < offer.slots <= MOST_SLOTS and 0 < offer.slot_bytes <= MOST_SLOT_BYTES):
+            raise ValueError(f"{offer.slots} slots of {offer.slot_bytes} bytes are out of range")
+        return map_memory(offer)
+
+    def _checked(
+        self, message: tensor_pb2.Tensor, kind: str, size: int, sequence_number: int
+    ) -> int:
+        place = getattr(message, kind)
+        if place.sequence_number != sequence_number:
+            stale = f"was filled for message {place.sequence_number}, not {sequence_number}"
+            raise BadRequest(f"rows.{kind}.sequence_number", stale)
+        if place.slot >= self._slots or size > self._slot_bytes:
+            limits = f"{self._slots} slots of {self._slot_bytes} bytes"
+            raise BadRequest(f"rows.{kind}", f"{size} bytes in slot {place.slot} exceed {limits}")
+        return int(place.slot)

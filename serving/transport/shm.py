@@ -1,0 +1,87 @@
+"""Rows in shared memory: verify copies them into a slot, the draft reads them where they lie."""
+
+import secrets
+import struct
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from domino_serve.v1 import draft_pb2
+from serving.errors import BadRequest
+from serving.transport.plane import HEADER_BYTES, NONCE_BYTES, SHM, SLOT_BYTES, SLOTS
+from serving.transport.segment import Segment
+
+_FILLED_FOR: Final = struct.Struct("<Q")  # a message's number, one a slot, behind the nonce
+
+
+class OwnShm:
+    """Verify's side."""
+
+    plane = SHM
+
+    def __init__(self, *, slots: int = SLOTS, slot_bytes: int = SLOT_BYTES) -> None:
+        """Raises OSError, as where /dev/shm is full."""
+        self._slots, self._slot_bytes = slots, slot_bytes
+        self._segment = Segment.make(HEADER_BYTES + slots * slot_bytes)
+        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        self._segment.bytes[:NONCE_BYTES] = self.nonce
+        self._bytes = np.frombuffer(self._segment.bytes, np.uint8)
+
+    def offer(self) -> draft_pb2.MemoryOffer:
+        return draft_pb2.MemoryOffer(
+            shm=draft_pb2.SharedMemory(name=self._segment.name),
+            slots=self._slots,
+            slot_bytes=self._slot_bytes,
+        )
+
+    def answered(self) -> None:
+        self._segment.unlink()
+
+    def fill(self, slot: int, rows: Tensor, sequence_number: int) -> None:
+        data = rows.detach().cpu().contiguous().view(torch.uint8).numpy().reshape(-1)
+        first = HEADER_BYTES + slot * self._slot_bytes
+        np.copyto(self._bytes[first : first + len(data)], data)
+        _FILLED_FOR.pack_into(self._segment.bytes, _place(slot), sequence_number)
+
+    def close(self) -> None:
+        del self._bytes
+        self._segment.close()
+
+
+class MappedShm:
+    """The draft's side."""
+
+    plane = SHM
+
+    def __init__(self, offer: draft_pb2.MemoryOffer) -> None:
+        """Raises ValueError for an offer of no segment of ours, OSError where there is none."""
+        self._slot_bytes = offer.slot_bytes
+        size = HEADER_BYTES + offer.slots * offer.slot_bytes
+        self._segment = Segment.open(offer.shm.name, size)
+        self.nonce = self._segment.bytes[:NONCE_BYTES]
+
+    def read(
+        self, slot: int, sequence_number: int, shape: Sequence[int], dtype: torch.dtype
+    ) -> Tensor:
+        (filled_for,) = _FILLED_FOR.unpack_from(self._segment.bytes, _place(slot))
+        if filled_for != sequence_number:
+            message = f"slot {slot} was filled for message {filled_for}, not {sequence_number}"
+            raise BadRequest("rows.shm", message)
+        first = HEADER_BYTES + slot * self._slot_bytes
+        count = prod(shape)
+        flat = torch.frombuffer(self._segment.bytes, dtype=dtype, count=count, offset=first)
+        return flat.view(*shape)
+
+    def release(self) -> None:
+        """Nothing to wait for: the draft's copies to a GPU have their own memory."""
+
+    def close(self) -> None:
+        self._segment.close()
+
+
+def _place(slot: int) -> int:
+    return NONCE_BYTES + slot * _FILLED_FOR.size

@@ -19,6 +19,8 @@ from tests.chaos.soak import soak
 from tests.chaos.tokenizer import save_tokenizer
 from tests.chaos.traffic import Case, known_cases
 from tests.fuzz.campaign import campaign
+from tests.recorded_models import DOMINO_SHIFT
+from tests.services.checkpoints import other_weights
 
 Run = Callable[[Path, Sequence[Case], argparse.Namespace], dict[str, Any]]
 ROOM = {"max_sequences": 8, "max_waiting": 16}  # so that waiting and being refused happen
@@ -58,8 +60,9 @@ def _rolling(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -
 
 
 def _soak(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
+    weights = other_weights(tokenizer.parent / "other-draft"), DOMINO_SHIFT
     with cluster(tokenizer, drafts=2, **ROOM) as services:
-        return soak(services, cases, args.soak_s, args.seed)
+        return soak(services, cases, args.soak_s, args.seed, weights)
 
 
 def _fuzz(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:

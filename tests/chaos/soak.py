@@ -3,31 +3,40 @@
 Half of the services are victims; the others live through all of it and tell whether memory grows.
 """
 
+import itertools
 import random
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from domino_client import Client
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc
+from serving.channel import channel
 from tests.chaos.cancels import leave
-from tests.chaos.cluster import Cluster, Member
+from tests.chaos.cluster import CALL_S, Cluster, Member
 from tests.chaos.traffic import Case, Traffic
 
 CLIENTS = 6
+FROZEN_S = 25.0  # longer than two pings: the router gives the group up, which then comes back
 SAMPLE_S = 5.0
 LEAVERS = 12
 GROWTH = 1.05  # of resident memory from the second third to the last, beside ALLOWED_KIB
 ALLOWED_KIB = 8192
+COUNTED = ("files", "threads")
 
 
 class Monkey:
     """What it does, one thing after another; `counts` tells how often."""
 
-    def __init__(self, cluster: Cluster, cases: Sequence[Case], seed: int) -> None:
+    def __init__(
+        self, cluster: Cluster, cases: Sequence[Case], seed: int, weights: Sequence[Path]
+    ) -> None:
         self._cluster, self._cases, self._rng = cluster, cases, random.Random(seed)
         self._draft, self._verify = cluster.drafts[0], cluster.verifies[0]
+        self._weights = itertools.cycle(weights)
         self.counts: dict[str, int] = {}
 
     def act(self) -> None:
@@ -36,7 +45,9 @@ class Monkey:
             "verify killed": lambda: self._kill(self._verify),
             "draft hung": lambda: self._hang(self._draft),
             "verify hung": lambda: self._hang(self._verify),
+            "verify frozen": lambda: self._hang(self._verify, FROZEN_S),
             "draft updated": self._draft.restart,
+            "draft's weights updated": self._update,
             "verify updated": self._verify.restart,
             "clients left": self._leave,
         }
@@ -51,10 +62,16 @@ class Monkey:
         member.start()
         member.await_ready()
 
-    def _hang(self, member: Member) -> None:
+    def _hang(self, member: Member, seconds: float | None = None) -> None:
         member.send(signal.SIGSTOP)
-        time.sleep(self._rng.uniform(0.1, 4))
+        time.sleep(seconds or self._rng.uniform(0.1, 4))
         member.send(signal.SIGCONT)
+
+    def _update(self) -> None:
+        """The other draft keeps its own: verify services serve both versions."""
+        request = draft_pb2.UpdateDraftWeightsRequest(folder=str(next(self._weights)))
+        with channel(self._draft.address) as calls:
+            draft_pb2_grpc.DraftServiceStub(calls).UpdateDraftWeights(request, timeout=CALL_S)
 
     def _leave(self) -> None:
         with Client(self._cluster.routers[0].address) as client:
@@ -67,6 +84,7 @@ class Memory:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members, self._stop = members, threading.Event()
+        self._before = [member.usage() for member in members]
         self.samples: list[list[int]] = [[] for _ in members]
         self._thread = threading.Thread(target=self._run)
 
@@ -79,9 +97,15 @@ class Memory:
         self._thread.join()
 
     def as_json(self) -> list[dict[str, Any]]:
+        """more_files, more_threads: than before, to be asked for once nothing is held."""
         return [
-            {"service": member.module, "rss_kib": samples, "is_flat": is_flat(samples)}
-            for member, samples in zip(self._members, self.samples, strict=True)
+            {
+                "service": member.module,
+                "rss_kib": samples,
+                "is_flat": is_flat(samples),
+                **{f"more_{name}": member.usage()[name] - old[name] for name in COUNTED},
+            }
+            for member, samples, old in zip(self._members, self.samples, self._before, strict=True)
         ]
 
     def _run(self) -> None:
@@ -99,9 +123,11 @@ def is_flat(samples: Sequence[int]) -> bool:
     return sum(last) / third <= GROWTH * sum(middle) / third + ALLOWED_KIB
 
 
-def soak(cluster: Cluster, cases: Sequence[Case], seconds: float, seed: int) -> dict[str, Any]:
-    """Needs two verify groups and two drafts."""
-    monkey, began = Monkey(cluster, cases, seed), time.monotonic()
+def soak(
+    cluster: Cluster, cases: Sequence[Case], seconds: float, seed: int, weights: Sequence[Path]
+) -> dict[str, Any]:
+    """Needs two verify groups and two drafts; weights: that one of the drafts is updated to."""
+    monkey, began = Monkey(cluster, cases, seed, weights), time.monotonic()
     survivors = [cluster.drafts[1], cluster.verifies[1], cluster.routers[0]]
     with (
         Client(cluster.routers[0].address) as client,
@@ -110,7 +136,7 @@ def soak(cluster: Cluster, cases: Sequence[Case], seconds: float, seed: int) -> 
     ):
         while time.monotonic() - began < seconds:
             monkey.act()
-    failed = traffic.failed()
+    leaks, failed = cluster.leaks(), traffic.failed()
     tokens = sum(len(answer.ids) for answer in traffic.answers)
     return {
         "seconds": round(time.monotonic() - began),
@@ -121,5 +147,5 @@ def soak(cluster: Cluster, cases: Sequence[Case], seconds: float, seed: int) -> 
         "errors": sorted({str(answer.error)[:200] for answer in failed}),
         "events": monkey.counts,
         "memory": memory.as_json(),
-        "leaks": cluster.leaks(),
+        "leaks": leaks,
     }

@@ -1,9 +1,10 @@
-"""Copies of the recorded draft with one thing wrong."""
+"""Copies of the recorded draft with one thing wrong, or with other weights."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -25,3 +26,15 @@ def draft_copy(
     stored = load_file(DOMINO_SHIFT / "model.safetensors") | (tensors or {})
     save_file({n: t for n, t in stored.items() if t is not None}, folder / "model.safetensors")
     return folder
+
+
+def other_weights(folder: Path, seed: int = 5) -> Path:
+    """The recorded draft with every matrix another: same shape, useless proposals."""
+    generator = torch.Generator().manual_seed(seed)
+    stored = load_file(DOMINO_SHIFT / "model.safetensors")
+    made: dict[str, Tensor | None] = {
+        name: (torch.randn(t.shape, generator=generator) * 0.1).to(t.dtype)
+        for name, t in stored.items()
+        if t.dim() > 1
+    }
+    return draft_copy(folder, tensors=made)

@@ -11,30 +11,17 @@ import grpc
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from domino_cli.__main__ import main
 from domino_serve.v1 import draft_pb2, verify_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.errors import BadRequest, Mismatch, from_rpc_error
 from tests.recorded_models import DFLASH, DOMINO_SHIFT, PROMPTS
-from tests.services.checkpoints import draft_copy
+from tests.services.checkpoints import draft_copy, other_weights
 from tests.services.requests import generate, seat, start
 from tests.services.served import Draft, Verify, join_readers, serve_draft, serve_verify
 
 NEW = 60
-
-
-def other_weights(folder: Path, seed: int = 5) -> Path:
-    """The recorded draft with every matrix another: same shape, useless proposals."""
-    generator = torch.Generator().manual_seed(seed)
-    stored = load_file(DOMINO_SHIFT / "model.safetensors")
-    made: dict[str, Tensor | None] = {
-        name: (torch.randn(t.shape, generator=generator) * 0.1).to(t.dtype)
-        for name, t in stored.items()
-        if t.dim() > 1
-    }
-    return draft_copy(folder, tensors=made)
 
 
 def update(draft: Draft, folder: Path) -> draft_pb2.UpdateDraftWeightsResponse:

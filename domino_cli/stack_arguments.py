@@ -67,7 +67,7 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         "--width-policy",
         choices=("fixed", "auto"),
         help="auto: each step as wide as pays, plain where nothing does, up to --width (default: "
-        "auto on a CPU without --width, else fixed)",
+        "auto without --width, else fixed)",
     )
     group.add_argument("--threads", type=positive, metavar="N", help="CPU threads of each model")
     group.add_argument(

@@ -34,8 +34,7 @@ class VerifyConfig(ServiceOptions):
     width_policy: Literal["fixed", "auto"] | None = field(
         None,
         help="fixed verifies --width positions; auto takes from step times and acceptance what is "
-        "fastest, plain steps included, up to --width (default: auto on a CPU without --width, "
-        "else fixed)",
+        "fastest, plain steps included, up to --width (default: auto without --width, else fixed)",
     )
     max_sequences: int = field(32, help="sequences that run at once")
     max_waiting: int = field(64, help="requests that wait at most; more are refused")
@@ -54,6 +53,11 @@ class VerifyConfig(ServiceOptions):
         False,
         help="on a GPU: the same bits for a token whatever batch and width it is computed in, so "
         "that speculative output is the plain one's in every dtype; slower (a CPU always does it)",
+    )
+    no_overlap: bool = field(
+        False,
+        help="for debugging: no step starts before the last one's tokens are sent; slower, output "
+        "is the same",
     )
     benchmark: bool = field(False, help="allows the benchmark-... options; not for serving")
     benchmark_synthetic_acceptance: str | None = field(

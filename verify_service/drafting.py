@@ -176,7 +176,8 @@ class Drafting:
         for sequence in members:
             draft = sequence.draft
             assert draft is not None
-            if draft_tokens == 0 and draft.opened and not sequence.in_prefill:
+            draft.resting = draft_tokens == 0 and draft.opened and not sequence.in_prefill
+            if draft.resting:
                 continue
             step = next_step(sequence, draft, budget, draft_tokens)
             if draft.opened and not step.num_rows and not step.HasField("current"):

@@ -50,10 +50,12 @@ class Engine:
         max_waiting: int,
         widths: WidthPolicy | None = None,
         synthetic: SyntheticAcceptance | None = None,
+        overlap: bool = True,
     ) -> None:
-        """widths: as each request's plan says, without it."""
+        """widths: as each request's plan says, without it. overlap: tokens are sent late."""
         self._executor, self.scheduler, self.drafting = executor, scheduler, drafting
         self._widths, self._synthetic = widths or PlannedWidth(), synthetic
+        self._overlap = overlap
         self._first_proposals = FirstProposals()
         self.timeline = Timeline()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
@@ -181,6 +183,8 @@ class Engine:
             item.sequence.timings.verify_ns += took
             with self._ending_alone(item.sequence):
                 self._commit(item, choices)
+        if not self._overlap:
+            self._send_chunks()
         clock.committed(work)
         step = clock.end(self._draft(work, clock))
         self._widths.observe(step)

@@ -12,6 +12,7 @@ from verify_service.choice import choose, finite
 from verify_service.projection import FeatureProjection
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen, Sequence
+from verify_service.step_table import StepTable
 from verify_service.target import Target
 from verify_service.turns import KEPT
 
@@ -35,6 +36,10 @@ class Executor:
         if projection:
             shape = (pages, page_size, target.config.hidden_size)
             self._rows = torch.zeros(shape, dtype=target.dtype, device=target.device)
+
+    def costs(self) -> StepTable | None:
+        """What steps cost, where that is known before any has run; only while no page is in use."""
+        return None
 
     def start(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
         """What runs `work`, or waits for it where a device does already."""

@@ -54,4 +54,5 @@ def _goes_on(item: Work, page_size: int) -> bool:
     sequence: Sequence = item.sequence
     ends = sequence.num_generated + 1 >= sequence.request.max_tokens
     room = (item.start + 1) // page_size < len(sequence.pages)
-    return len(item.ids) == 1 and sequence.draft is None and not ends and room
+    plain = sequence.draft is None or sequence.draft.resting
+    return len(item.ids) == 1 and plain and not ends and room

@@ -18,12 +18,14 @@ from domino_kernels.norm import rms_norm
 from verify_service.choice import choose, finite
 from verify_service.executor import Executor
 from verify_service.gpu_ahead import Ahead, next_step
+from verify_service.gpu_costs import measured
 from verify_service.gpu_rows import ragged_rows
 from verify_service.gpu_step import Answer, StepGraphs, batch_buckets
 from verify_service.gpu_target import GpuTarget
 from verify_service.metrics import EAGER
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen, Sequence
+from verify_service.step_table import StepTable
 from verify_service.turns import KEPT
 
 
@@ -42,8 +44,13 @@ class GpuExecutor(Executor):
         page_size: int,
         max_sequences: int,
         widths: Seq[int],
+        overlap: bool = True,
     ) -> None:
-        """Captures every graph; raises torch.OutOfMemoryError when they do not fit."""
+        """Captures every graph; raises torch.OutOfMemoryError when they do not fit.
+
+        overlap: plain steps start before the one before them is committed.
+        """
+        self._overlap = overlap
         self._gpu, self._page_size, self.pages = target, page_size, pages
         self._kv = target.new_kv(pages, page_size)
         self._table: Tensor | None = None
@@ -69,7 +76,8 @@ class GpuExecutor(Executor):
     def start(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
         """Launches what a graph can do as a whole; `run` later otherwise."""
         batch, width = self._graphs.most
-        if not work or len(work) > batch or not all(_fits(item, width) for item in work):
+        fits = 0 < len(work) <= batch and all(_fits(item, width) for item in work)
+        if not self._overlap or not fits:
             return partial(self.run, work)
         rows = [self._ahead.row(item) for item in work] if self._ahead else [None]
         if None in rows and any(row is not None for row in rows):
@@ -96,6 +104,10 @@ class GpuExecutor(Executor):
         """Tells the step that runs already with which ids it does."""
         if self._ahead:
             self._ahead.ids = [row[1] for row in found]
+
+    def costs(self) -> StepTable:
+        """Times every graph; only while no page is in use."""
+        return measured(self._graphs, self.pages, self._page_size, self._gpu.config.max_context)
 
     @torch.inference_mode()
     def run(self, work: Seq[Work]) -> list[Chosen]:

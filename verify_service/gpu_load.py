@@ -68,6 +68,7 @@ def load_gpu_executor(
             page_size=config.page_size,
             max_sequences=config.max_sequences,
             widths=sorted(widths),
+            overlap=not config.no_overlap,
         )
 
 

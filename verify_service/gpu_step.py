@@ -20,7 +20,7 @@ from verify_service.scheduler import Work
 
 Answer = Callable[[], list[list[int]]]  # waits for what `Step.run` writes
 
-BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,11 @@ class StepGraphs:
     def most(self) -> tuple[int, int]:
         """Largest batch and width of a step."""
         return self._batches[-1], self._widths[-1]
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Batch and width of every step."""
+        return list(self._steps)
 
     def capture(self) -> None:
         """Captures every step, the largest first, and logs what it took."""

@@ -18,12 +18,14 @@ from verify_service.config import VerifyConfig
 from verify_service.draft_update import DraftUpdates
 from verify_service.drafting import Drafting
 from verify_service.engine import Engine
+from verify_service.executor import Executor
 from verify_service.leading import LeadingExecutor
 from verify_service.load_executor import load_part
 from verify_service.ranks import own_device
 from verify_service.recorded_test import check_recorded_test
 from verify_service.scheduler import Scheduler
 from verify_service.synthetic import SyntheticAcceptance, parse_rates
+from verify_service.table_width import TableWidth
 from verify_service.width_policy import AutoWidth, PlannedWidth, WidthPolicy
 
 log = logging.getLogger(__name__)
@@ -85,8 +87,9 @@ def load(config: VerifyConfig) -> Loaded:
         scheduler,
         drafting,
         max_waiting=config.max_waiting,
-        widths=_widths(config, info.default_draft_tokens),
+        widths=_widths(config, info.default_draft_tokens, executor),
         synthetic=synthetic,
+        overlap=not config.no_overlap,
     )
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size
@@ -117,12 +120,14 @@ def _width(config: VerifyConfig, draft: DraftConfig) -> int:
     return config.width or draft.block_size
 
 
-def _widths(config: VerifyConfig, draft_tokens: int) -> WidthPolicy:
-    on_cpu = torch.device(own_device(config.device)).type == "cpu"
-    policy = config.width_policy or ("auto" if on_cpu and not config.width else "fixed")
+def _widths(config: VerifyConfig, draft_tokens: int, executor: Executor) -> WidthPolicy:
+    policy = config.width_policy or ("fixed" if config.width else "auto")
     if draft_tokens == 0 and config.width_policy == "auto":
         raise OptionError("width_policy", "auto", "needs a draft and a width above 1")
-    return AutoWidth(draft_tokens) if policy == "auto" and draft_tokens else PlannedWidth()
+    if policy == "fixed" or not draft_tokens:
+        return PlannedWidth()
+    table = executor.costs()
+    return TableWidth(table, draft_tokens) if table else AutoWidth(draft_tokens)
 
 
 def _synthetic(

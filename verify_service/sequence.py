@@ -73,11 +73,15 @@ class Chosen:
 
 @dataclass(slots=True, kw_only=True)
 class DraftSession:
-    """The draft's side of a sequence, as the verify service knows it."""
+    """The draft's side of a sequence, as the verify service knows it.
+
+    resting: no proposals are wanted for now, and the draft is sent nothing.
+    """
 
     plan: DraftPlan
     session: int
     opened: bool = False
+    resting: bool = False
     kv_len: int = 0
     step: int = 0
 

@@ -88,6 +88,15 @@ def test_steps_that_cannot_be_known_are_not_started(reason: str) -> None:
     assert not one.started
 
 
+def test_a_draft_that_rests_lets_plain_steps_start_early() -> None:
+    """Plain steps of policy auto that are slower than plain decoding by the host's work."""
+    plan: Any = None
+    item, one = running(), step()
+    item.sequence.draft = DraftSession(plan=plan, session=1, opened=True, resting=True)
+    assert next_step([running(), item], one) is not None
+    assert one.started == [1]
+
+
 def test_fixed_plans_cut_alike_whatever_the_batch() -> None:
     """Another tile or piece for another batch is another order of additions."""
     plan = AttentionPlan.fixed(heads=9, kv_heads=3, head_dim=64, element_size=2, context=8192)

@@ -66,7 +66,7 @@ def test_zero_tokens_are_for_gpus() -> None:
 def test_buckets_end_at_the_largest_batch(most: int, buckets: list[int]) -> None:
     """A batch without a bucket would have no graph to run."""
     assert batch_buckets(most) == buckets
-    assert batch_buckets(200)[-1] == 64
+    assert batch_buckets(200)[-1] == 128
 
 
 SAMPLING = SamplingParams(temperature=1.0, seed=1)

@@ -1,0 +1,46 @@
+"""Output is the same whether the host's work overlaps the device's or not, and at any widths."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from domino_cli.in_process import InProcess, collect
+from tests.engines import MODES, engines
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+TARGET, DRAFT = GOLDEN / "target_qwen3_tiny", GOLDEN / "f2_domino_generate_shift"
+CASES = [([3 + i, 60 + 7 * i, 9] * (1 + i % 4), 20 + 9 * i) for i in range(6)]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def answers(running: InProcess) -> list[list[int]]:
+    """Six requests at once, two of each mode."""
+    events = [
+        running.submit(
+            prompt, count, mode=list(MODES.values())[i % 3], draft_tokens=(0, 7, 5)[i % 3]
+        )
+        for i, (prompt, count) in enumerate(CASES)
+    ]
+    return [collect(event)[0] for event in events]
+
+
+def test_no_overlap_changes_no_token() -> None:
+    """Tokens sent late that were taken for another step's: with --no-overlap none are."""
+    found = []
+    for no_overlap in (False, True):
+        with engines(TARGET, DRAFT, no_overlap=no_overlap) as running:
+            found.append(answers(running))
+    assert found[0] == found[1]
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_steps_that_start_early_change_no_token() -> None:
+    """An early step whose row is another sequence's, and widths that a policy changes on the way,
+    plain steps of a resting draft among them."""
+    with engines(TARGET, DRAFT) as on_cpu:
+        expected = answers(on_cpu)
+    for options in ({"no_overlap": True}, {"no_overlap": False}, {"width_policy": "auto"}):
+        with engines(TARGET, DRAFT, device="cuda:0", max_sequences=6, **options) as on_gpu:  # type: ignore[arg-type]
+            assert answers(on_gpu) == expected, options

@@ -1,0 +1,128 @@
+"""Widths on a GPU: as fast as the best fixed one at every batch and context, by known costs."""
+
+import random
+from collections.abc import Sequence as Seq
+
+import pytest
+
+from tests.verify.test_width_policy import a_sequence
+from verify_service.step_table import StepCost, StepTable, through
+from verify_service.table_width import FIRST_PROBE, PROBE_STEPS, TableWidth
+from verify_service.timeline import Step
+
+MOST, WIDTHS, BATCHES = 15, (1, 8, 16), (1, 8, 32, 128)
+PER_POSITION = 40e-9  # seconds: 150 KB a position at 4 TB/s, as Qwen3-8B's in bfloat16
+
+
+def target_seconds(batch: int, width: int, positions: int) -> float:
+    """An 8B target on an H200: weights are read once, from 256 rows on it computes."""
+    return max(4.1e-3, batch * width * 20e-6) + 0.1e-3 + positions * PER_POSITION
+
+
+TABLE = StepTable(
+    {
+        (b, w): StepCost(seconds=target_seconds(b, w, 0), per_position=PER_POSITION)
+        for b in BATCHES
+        for w in WIDTHS
+    }
+)
+
+
+def draft_seconds(batch: int, draft_tokens: int) -> float:
+    return 0.6e-3 + 0.04e-3 * draft_tokens + 0.05e-3 * batch if draft_tokens else 0.0
+
+
+def speed(rates: Seq[float], batch: int, context: int, draft_tokens: int) -> float:
+    """Tokens a second of one fixed width, by the formula."""
+    reached, tokens = 1.0, 1.0
+    for rate in rates[:draft_tokens]:
+        reached *= rate
+        tokens += reached
+    seconds = target_seconds(batch, 1 + draft_tokens, batch * context)
+    return batch * tokens / (seconds + draft_seconds(batch, draft_tokens))
+
+
+class Machine:
+    """Sequences of an acceptance, on this target and draft."""
+
+    def __init__(self, policy: TableWidth, batch: int, context: int) -> None:
+        self.policy, self.batch, self.context, self.asked = policy, batch, context, 0
+        self.sequences = [a_sequence() for _ in range(batch)]
+        self.draw = random.Random(0)
+
+    def run(self, rates: Seq[float], steps: int) -> tuple[list[int], float]:
+        """Draft tokens of each step; tokens a second."""
+        chosen, tokens, seconds = [], 0, 0.0
+        for _ in range(steps):
+            emitted = 0
+            for sequence in self.sequences:
+                accepted = 0
+                while accepted < self.asked and self.draw.random() < rates[accepted]:
+                    accepted += 1
+                sequence.history.add(self.asked, accepted)
+                sequence.kv_len = self.context
+                emitted += accepted + 1
+            took = target_seconds(self.batch, self.asked + 1, self.batch * self.context)
+            step = Step(sequences=self.batch, positions=self.batch * (self.asked + 1))
+            self.asked = self.policy.draft_tokens(self.sequences)
+            waited = draft_seconds(self.batch, self.asked)
+            step.verify_ns, step.wait_ns = int(took * 1e9), int(waited * 1e9)
+            self.policy.observe(step)
+            chosen.append(self.asked)
+            tokens, seconds = tokens + emitted, seconds + took + waited
+        return chosen, tokens / seconds
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize(("batch", "context"), [(1, 500), (8, 16000), (32, 600), (128, 4000)])
+def test_never_slower_than_the_best_fixed_width(rate: float, batch: int, context: int) -> None:
+    """A setting that is worse than one that could have been chosen by hand, plain decoding too."""
+    rates = [rate] * MOST
+    machine = Machine(TableWidth(TABLE, MOST), batch, context)
+    machine.run(rates, 300)  # learns
+    _, found = machine.run(rates, 1500)
+    best = max(speed(rates, batch, context, width - 1) for width in WIDTHS)
+    assert found > 0.97 * best
+    assert found > 0.98 * speed(rates, batch, context, 0)
+
+
+def test_drafting_stops_and_is_found_again() -> None:
+    """Plain steps say nothing of a draft: without a look now and then it would be off for good."""
+    machine = Machine(TableWidth(TABLE, MOST), 8, 500)
+    poor, _ = machine.run([0.05] * MOST, 4 * FIRST_PROBE)
+    assert poor[-FIRST_PROBE:].count(0) >= FIRST_PROBE - 2 * PROBE_STEPS - 8
+    good, _ = machine.run([0.95] * MOST, 12 * FIRST_PROBE)
+    assert set(good[-FIRST_PROBE:]) == {15}
+
+
+def test_another_batch_needs_no_new_learning() -> None:
+    """A burst of requests that runs slowly until its costs are learnt: the table knows them."""
+    rates, policy = [0.5] * MOST, TableWidth(TABLE, MOST)
+    Machine(policy, 1, 500).run(rates, 200)
+    chosen, _ = Machine(policy, 128, 500).run(rates, 60)
+    assert 15 in Machine(policy, 1, 500).run([0.95] * MOST, 200)[0]
+    assert chosen[-30:] == [0] * 30
+
+
+def test_only_widths_with_graphs_are_asked_for() -> None:
+    """A width between two graphs costs as the larger and gives less."""
+    chosen, _ = Machine(TableWidth(TABLE, 7), 1, 500).run([0.9] * MOST, 100)
+    assert set(chosen) <= {0, 7}
+
+
+def test_a_table_reads_the_graph_that_would_run() -> None:
+    """A batch between two buckets that looks cheaper than it is."""
+    table = StepTable(
+        {(b, w): StepCost(seconds=b + w / 100, per_position=1e-3) for b in (1, 4) for w in (1, 8)}
+    )
+    assert table.seconds(1, 1, 0) == 1.01
+    assert table.seconds(2, 5, 10) == pytest.approx(4.08 + 0.01)
+    assert table.seconds(9, 1, 0) == pytest.approx(2 * 4.01 + 1.01), "two full steps and one more"
+    assert table.seconds(1, 99, 0) == 1.08
+
+
+def test_a_cost_is_the_line_through_two_lengths() -> None:
+    """Noise that makes long contexts look cheaper than none."""
+    assert through((100, 1.0), (300, 2.0)) == StepCost(seconds=0.5, per_position=0.005)
+    assert through((100, 1.0), (300, 0.9)) == StepCost(seconds=1.0, per_position=0.0)
+    assert through((100, 1.0), (100, 1.0)) == StepCost(seconds=1.0, per_position=0.0)

@@ -1,0 +1,117 @@
+"""The width of each step on a GPU, where the target's steps have known costs.
+
+As verify_service.width_policy's AutoWidth, but only widths that have graphs are asked for, and what
+the target costs is read from a StepTable: by batch, width and context, so that drafting stops at
+the very batch and length where it no longer pays. Drafts and the host are learnt while serving.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence as Seq
+from typing import Final
+
+from verify_service.acceptance_history import AcceptanceHistory, expected_tokens
+from verify_service.sequence import Sequence
+from verify_service.step_costs import Curve
+from verify_service.step_table import StepTable
+from verify_service.timeline import Step
+
+EVERY: Final = 8  # steps between two choices
+GAIN: Final = 1.02  # by how much another width must be better to be taken
+LOOKED_AT: Final = 16  # sequences whose own acceptance counts; the others are taken for alike
+FIRST_PROBE, LAST_PROBE = 256, 2048  # plain steps between two looks whether drafts pay again
+PROBE_STEPS: Final = 2
+HOPED_RATE: Final = 0.8  # of proposals at places that nobody has tried yet
+ALL_KEPT: Final = 0.998  # of everybody's counts, a look
+SMOOTHING: Final = 0.1
+OUTLIER: Final = 3.0  # times the expected: another process had the device, or pages were compiled
+
+
+class TableWidth:
+    """A mode's first drafted steps try every width; then a choice every few steps.
+
+    Steps of several modes count as the most frequent one's.
+    """
+
+    def __init__(self, table: StepTable, most: int) -> None:
+        """most: draft tokens at most."""
+        self._table = table
+        self._choices = sorted({0, most, *(w - 1 for w in table.widths if w <= most)})
+        self._untried: dict[int, list[int]] = {}
+        self._everybody: defaultdict[int, AcceptanceHistory] = defaultdict(
+            lambda: AcceptanceHistory(ALL_KEPT)
+        )
+        self._drafts: defaultdict[tuple[int, int], Curve] = defaultdict(Curve)
+        self._host = {False: 0.0, True: 0.0}  # seconds beside the graph; of drafted steps
+        self._current, self._mode, self._drafted, self._context = most, 0, 0, 0
+        self._steps = self._plain_steps = self._probing = 0
+        self._probe_after = FIRST_PROBE
+
+    def draft_tokens(self, sequences: Seq[Sequence]) -> int:
+        drafted = [s for s in sequences if s.draft and not s.in_prefill]
+        self._drafted = len(drafted)
+        if not drafted:
+            return self._current
+        self._mode = Counter(map(_mode, drafted)).most_common(1)[0][0]
+        self._context = sum(s.kv_len for s in sequences)
+        untried = self._untried.setdefault(self._mode, 2 * self._choices[1:])
+        self._steps += 1
+        if self._current and self._steps % EVERY == 0:
+            for sequence in drafted[:LOOKED_AT]:
+                self._everybody[_mode(sequence)].add(*sequence.history.last)
+        if untried:
+            self._current = untried.pop()
+        elif self._probing:
+            self._probing -= 1
+        elif self._steps % EVERY == 0:
+            self._choose(drafted, len(sequences))
+        self._plain_steps = 0 if self._current else self._plain_steps + 1
+        return self._current
+
+    def observe(self, step: Step) -> None:
+        if step.prompt_positions or not step.sequences:
+            return
+        width = -(-step.positions // step.sequences)
+        known = self._table.seconds(step.sequences, width, self._context)
+        own = (step.plan_ns + step.verify_ns + step.commit_ns) / 1e9
+        if own < OUTLIER * known:
+            self._host[width > 1] += SMOOTHING * (own - known - self._host[width > 1])
+        if self._drafted and self._current:
+            waited = (step.send_ns + step.wait_ns) / 1e9
+            self._drafts[self._mode, self._current].add(self._drafted, waited)
+
+    def _choose(self, drafted: Seq[Sequence], sequences: int) -> None:
+        """The width of the most expected tokens a second; the current one where it is close."""
+        speeds = self._speeds(drafted, sequences)
+        best = max(speeds, key=lambda choice: speeds[choice])
+        if speeds[best] > GAIN * speeds.get(self._current, 0.0):
+            self._current = best
+        if self._current:
+            self._probe_after = FIRST_PROBE
+        elif self._plain_steps >= self._probe_after:
+            del speeds[0]
+            self._current = max(speeds, key=lambda choice: speeds[choice])
+            self._probing = PROBE_STEPS
+            self._probe_after = min(2 * self._probe_after, LAST_PROBE)
+
+    def _speeds(self, drafted: Seq[Sequence], sequences: int) -> dict[int, float]:
+        """Tokens a second by draft tokens."""
+        hoped = [HOPED_RATE] * self._choices[-1]
+        priors = {mode: self._everybody[mode].rates(hoped) for mode in set(map(_mode, drafted))}
+        some = drafted[:LOOKED_AT]
+        expected = [expected_tokens(s.history.rates(priors[_mode(s)])) for s in some]
+        share, plain = len(drafted) / len(some), sequences - len(drafted)
+
+        def speed(choice: int) -> float:
+            tokens = plain + share * sum(of_one[choice] for of_one in expected)
+            seconds = self._table.seconds(sequences, 1 + choice, self._context)
+            seconds += self._host[choice > 0]
+            if choice:
+                seconds += self._drafts[self._mode, choice](len(drafted))
+            return tokens / max(seconds, 1e-9)
+
+        return {choice: speed(choice) for choice in self._choices}
+
+
+def _mode(sequence: Sequence) -> int:
+    assert sequence.draft is not None
+    return sequence.draft.plan.mode

@@ -7,6 +7,7 @@ Nothing is allocated, copied to the host or concatenated between the first kerne
 """
 
 import contextlib
+import logging
 from typing import Literal
 
 import torch
@@ -22,11 +23,15 @@ from .rollout_device import (
     pack_key,
 )
 from .rollout_pool import PoolScorer
+from .rollout_resident import LARGEST_BATCH as RESIDENT_BATCH
+from .rollout_resident import ResidentRollout, fits, machine_of
 from .rollout_score import first_token, score_all, write_tokens
 from .rollout_state import GruSteps
 from .rollout_weights import DominoWeights
 
 Mode = int | Literal["certified"]
+log = logging.getLogger(__name__)
+
 MOST_PARTS = 1024  # programs that leave keys for a step, in any mode: one per 2048 tokens, or fewer
 
 
@@ -51,6 +56,8 @@ class DominoRollout:
 
     mode 0 scores the full vocabulary at every step; "certified" gives the same proposals from fewer
     bytes; K > 0 scores, from the second token on, the K tokens with the best base logits only.
+    Modes 0 and certified run as one launch where the GPU and the head allow it, for up to 64
+    requests; otherwise, and where not `resident`, as a few launches a token.
     `input_table` trades V x 3G x 4 bytes of memory for one matrix read a step.
     """
 
@@ -60,15 +67,17 @@ class DominoRollout:
     def __init__(
         self, weights: DominoWeights, lm_head: Tensor, embedding: Tensor, mode: Mode,
         max_batch: int, *, proposals: int = 15, input_table: bool = True,
-        certified_batch: int = LARGEST_BATCH,
+        certified_batch: int = LARGEST_BATCH, resident: bool = True,
     ) -> None:  # fmt: skip
         """lm_head [V, H], embedding [>= V, H]; raises ValueError naming what does not fit.
 
-        certified_batch: requests up to which "certified" is not mode 0, at most LARGEST_BATCH.
+        certified_batch: requests up to which "certified" by several launches is not mode 0.
         """
         self._certified_batch = min(certified_batch, LARGEST_BATCH)
         weights.check(lm_head, embedding)
         self._build(weights, lm_head, embedding, mode, max_batch, proposals, input_table)
+        if resident and mode in (0, "certified"):
+            self._make_resident(weights, full=mode == 0)
 
     def _build(
         self, weights: DominoWeights, lm_head: Tensor, embedding: Tensor, mode: Mode,
@@ -97,9 +106,26 @@ class DominoRollout:
         self._ids = torch.empty(rows, dtype=torch.int64, device=device)
         self._side = torch.cuda.Stream(device) if lm_head.is_cuda else None
         self.certified = CertifiedScorer(weights.w2) if mode == "certified" else None
+        self.resident: ResidentRollout | None = None
         self._pool: PoolScorer | None = None
         if isinstance(mode, int) and 0 < mode < scored and proposals > 1:
             self._pool = self._make_pool(mode)
+
+    def _make_resident(self, weights: DominoWeights, *, full: bool) -> None:
+        """The one launch, where this GPU can run it."""
+        machine, table = machine_of(weights.w2.device), self._steps.table
+        if machine is None:
+            return
+        without = "its GRU has no input table" if table is None else None
+        without = without or fits(weights, len(weights.w2), machine.ctas)
+        if without or table is None:
+            log.warning("the Domino rollout takes several launches a token: %s", without)
+            return
+        self.certified = None
+        self.resident = ResidentRollout(
+            weights, table, self._steps.stacked, machine, full=full, proposals=self.proposals,
+            max_batch=min(self._max_batch, RESIDENT_BATCH), first=self._offset,
+        )  # fmt: skip
 
     def _make_pool(self, size: int) -> PoolScorer:
         return PoolScorer(self._weights.w2, size, self.proposals, self._max_batch)
@@ -112,6 +138,9 @@ class DominoRollout:
         batch, n = self._check(hidden, current)
         keys, ids = self._keys, self._ids[: n * batch].view(batch, n)
         base, from_hidden = self._project(hidden, current)
+        if self.resident is not None and batch <= RESIDENT_BATCH:
+            self.resident.run(base, from_hidden, keys, ids)
+            return ids
         self._steps.run(0, keys, 1, from_hidden[0], ids)
         parts = self._first(base[0])
         if self._pool is not None and n > 1:
@@ -158,6 +187,8 @@ class DominoRollout:
         from_hidden = self._from_hidden[: n * batch * bottleneck].view(n * batch, bottleneck)
         with self._beside():
             matmul_f32(packed, self._from_hidden_w, from_hidden)
+            if self.resident is not None and batch <= RESIDENT_BATCH:
+                self.resident.reset(batch, n)
         base = self._base_logits(packed)
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)

@@ -166,10 +166,10 @@ class GruSteps:
     ) -> None:
         """vocab: tokens that may come, at most the rows of the embedding."""
         gru, bottleneck = weights.gru_dim, weights.bottleneck_dim
-        self._w = torch.cat([weights.w1[:, -gru:], weights.w_hh]).contiguous()
+        self.stacked = torch.cat([weights.w1[:, -gru:], weights.w_hh]).contiguous()
         self._weights, self._embedding = weights, embedding
         self._gru, self._bottleneck = gru, bottleneck
-        self._table = input_table(embedding[:vocab], weights.w_ih) if table else None
+        self.table = input_table(embedding[:vocab], weights.w_ih) if table else None
         new = functools.partial(torch.zeros, dtype=torch.float32, device=embedding.device)
         self._inputs = new(max_batch, 3 * gru)
         self._hidden = [new(max_batch, gru), new(max_batch, gru)]
@@ -188,36 +188,36 @@ class GruSteps:
         is valid for the next step only.
         """
         batch, gru, first = len(ids), self._gru, step == 0
-        if self._table is None:
+        if self.table is None:
             self._project_tokens(keys, parts, batch, early and not first)
-        inputs = self._inputs if self._table is None else self._table
+        inputs = self._inputs if self.table is None else self.table
         before, after = self._state[(step + 1) % 2], self._state[step % 2]
         buffers = inputs, before, self._hidden[(step + 1) % 2], self._hidden[step % 2]
         column = ids[:, max(step - 1, 0)]
         padded = max(16, triton.next_power_of_2(gru))
-        early = (early and not first) or self._table is None
+        early = (early and not first) or self.table is None
         sizes: dict[str, Any] = {"E": self._bottleneck, "G": gru, "KP": padded, "ROWS": ROWS}
-        which = {"FIRST": first, "TABLE": self._table is not None}
+        which = {"FIRST": first, "TABLE": self.table is not None}
         which["PARTS"] = triton.next_power_of_2(parts)
         rows: int = triton.cdiv(self._bottleneck + 3 * gru, ROWS)
         if batch == 1:
             _single_kernel[(rows,)](
-                keys, *buffers, column, self._w, from_hidden, after, parts, **sizes, **which,
-                **launch_options(self._w, warps=8, early=early),
+                keys, *buffers, column, self.stacked, from_hidden, after, parts, **sizes, **which,
+                **launch_options(self.stacked, warps=8, early=early),
             )  # fmt: skip
             return after[:1]
         block = min(256, padded)
         _gru_kernel[batch, triton.cdiv(gru, block)](
             keys, *buffers, column, self._x, after.shape[1], batch, parts, ids.stride(0), G=gru,
             E=self._bottleneck, BLOCK=block, **which,
-            **launch_options(self._w, warps=2, early=early),
+            **launch_options(self.stacked, warps=2, early=early),
         )  # fmt: skip
         # more float32 rows than 16 would not fit in shared memory
         requests = min(padded_batch(batch), 64 if self._x.element_size() == 2 else 16)
         _state_kernel[rows, triton.cdiv(batch, requests)](
-            self._x, self._w, from_hidden, after, batch, N=requests,
+            self._x, self.stacked, from_hidden, after, batch, N=requests,
             K=padded if requests <= 16 else min(256, padded), **sizes,
-            **launch_options(self._w, warps=8),
+            **launch_options(self.stacked, warps=8),
         )  # fmt: skip
         return after[:batch]
 
@@ -225,12 +225,12 @@ class GruSteps:
         hidden = self._embedding.shape[1]
         _token_kernel[(batch,)](
             keys, self._token, batch, parts, PARTS=triton.next_power_of_2(parts),
-            **launch_options(self._w, early=early),
+            **launch_options(self.stacked, early=early),
         )  # fmt: skip
         _input_kernel[(triton.cdiv(3 * self._gru, ROWS),)](
             self._token, self._embedding, self._weights.w_ih, self._inputs, batch, H=hidden,
             G=self._gru, N=padded_batch(batch), ROWS=ROWS,
-            K=min(256, max(16, triton.next_power_of_2(hidden))), **launch_options(self._w),
+            K=min(256, max(16, triton.next_power_of_2(hidden))), **launch_options(self.stacked),
         )  # fmt: skip
 
 

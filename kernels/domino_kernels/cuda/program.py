@@ -1,0 +1,106 @@
+"""CUDA C compiled for the GPU at hand and launched as a cooperative kernel; needs cuda-bindings.
+
+Source and definitions in, a kernel out that takes one struct of parameters.
+"""
+
+import ctypes
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).parent
+Definitions = Mapping[str, int]
+
+
+class CudaError(RuntimeError):
+    """A call of the CUDA driver or of the run-time compiler failed; says which and why."""
+
+
+def available() -> bool:
+    """Whether programs can be compiled here."""
+    try:
+        from cuda.bindings import driver, nvrtc  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def source(name: str) -> str:
+    """A kernel's text behind that of the names it uses."""
+    return (HERE / "warp.cuh").read_text() + (HERE / f"{name}.cu").read_text()
+
+
+class CudaKernel:
+    """The kernel `name` of `name`.cu, for one device and one set of definitions."""
+
+    def __init__(self, name: str, definitions: Definitions, shared_bytes: int) -> None:
+        """shared_bytes: dynamic shared memory of a CTA."""
+        from cuda.bindings import driver
+
+        binary = compiled(name, tuple(sorted(definitions.items())), _architecture())
+        self._module = _check(driver.cuModuleLoadData(binary))
+        self._function = _check(driver.cuModuleGetFunction(self._module, name.encode()))
+        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _check(driver.cuFuncSetAttribute(self._function, limit, shared_bytes))
+        self._shared_bytes = shared_bytes
+
+    def launch(self, ctas: int, threads: int, params: ctypes.Structure) -> None:
+        """On torch's current stream; all CTAs run at the same time or none does."""
+        from cuda.bindings import driver
+
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = ctas, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes = self._shared_bytes
+        config.hStream = torch.cuda.current_stream().cuda_stream
+        together = driver.CUlaunchAttribute()
+        together.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        together.value.cooperative = 1
+        config.attrs, config.numAttrs = [together], 1
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(params))
+        _check(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(arguments), 0))
+
+
+@functools.cache
+def compiled(name: str, definitions: tuple[tuple[str, int], ...], architecture: str) -> bytes:
+    """The machine code; raises CudaError with the compiler's words."""
+    from cuda.bindings import nvrtc
+
+    program = _check(nvrtc.nvrtcCreateProgram(source(name).encode(), b"", 0, [], []))
+    options = [f"--gpu-architecture={architecture}", "-default-device", "--std=c++17"]
+    options += [f"-D{key}={value}" for key, value in definitions]
+    (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * _check(nvrtc.nvrtcGetProgramLogSize(program))
+        _check(nvrtc.nvrtcGetProgramLog(program, log))
+        raise CudaError(f"{name}.cu for {architecture}: {log.decode()}")
+    binary: bytes = b" " * _check(nvrtc.nvrtcGetCUBINSize(program))
+    _check(nvrtc.nvrtcGetCUBIN(program, binary))
+    return binary
+
+
+def shared_limit(device: torch.device) -> int:
+    """Bytes of shared memory that a CTA can have."""
+    from cuda.bindings import driver
+
+    names = driver.CUdevice_attribute
+    limit = names.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    index = torch.cuda.current_device() if device.index is None else device.index
+    found: int = _check(driver.cuDeviceGetAttribute(limit, index))
+    return found
+
+
+def _architecture() -> str:
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+def _check(answer: tuple[Any, ...]) -> Any:
+    """The values behind the result code, which must be success."""
+    result, *values = answer
+    if int(result) != 0:
+        raise CudaError(f"{result!r}")
+    return values[0] if len(values) == 1 else values or None

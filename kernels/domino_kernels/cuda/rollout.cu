@@ -1,0 +1,475 @@
+// A whole Domino rollout in one launch: base logits in, the chosen tokens out.
+//
+// Every CTA owns eight GRU units, a few rows of W1 and a run of the vocabulary, whose 8-bit W2 copy
+// stays in its shared memory for all steps. CTAs hand values to each other in slots of global
+// memory that hold EMPTY (all ones) at first: who needs a value reads its slot until it is there.
+// No slot is written twice, no value is EMPTY. All CTAs must run at the same time (cooperative).
+//
+// Compiled with: WARPS, CTAS (of a GPU), RANKS, OCTETS (requests / 8), E, EP (multiple of 64, >= E),
+// G, and FULL, which evaluates every token exactly instead of those that the bounds leave.
+
+#define THREADS (WARPS * 32)
+#define REQUESTS (OCTETS * 8)
+#define TILE 8                            // tokens
+#define COPY (TILE * EP)                  // bytes of a tile's copy
+#define RECORD (COPY + TILE * 8)          // and each token's scale and slack
+#define OWN_ROWS ((E + CTAS - 1) / CTAS)  // of W1, at most TILE
+#define STATE (E * 2 + 64)                // bytes of a row of states, of banks of their own
+#define BYTES (EP + 64)
+#define COLUMNS 32                        // gates r, z, n of eight units, then rows of W1
+#define PARTS (CTAS * RANKS)
+#define PER_LANE(count) (((count) + 31) / 32)
+#define PASS (OCTETS < 2 ? OCTETS : 2)    // octets scanned at once
+#define NONE (-0x7fffffffffffffffll - 1)
+#define ROUNDING 9.5367431640625e-07f     // 2^-20; this and the next two as in rollout_certified
+#define S_STEPS 16192.0f
+#define D_WEIGHT 100.0f
+#define INFINITY_ as_float(0x7f800000)
+
+struct Params {
+  const float *base;         // [n, batch, base_width], this rank's tokens
+  const float *from_hidden;  // [n, batch, E]
+  const float *table;        // [tokens, 3 G]
+  const u16 *w;              // [E + 3 G, G]
+  const u16 *w2;             // [vocab, E]
+  const u8 *copy;            // [tiles, RECORD]
+  const s64 *start;          // [batch] keys of the current tokens
+  s64 *ids;                  // [batch, ids_width]
+  u16 *h;                    // slots [n, batch, G]
+  u16 *s;                    // slots [n, batch, E]
+  int *lower;                // slots [n, batch, CTAS]
+  s64 *keys[RANKS];          // slots [2, n, batch, PARTS] of each rank, used by turns
+  const int *turn;           // counts runs
+  s64 turn_stride;           // of the slots
+  int batch, n, base_width, ids_width, vocab, first, rank, tiles, resident;
+};
+
+struct Shared {
+  u8 *copy, *high, *low, *state;
+  float *sums, *gates, *hidden, *upper, *reach, *step, *bound;
+  s64 *best, *slots;  // slots: this rank's keys
+  int *lower, *token;
+  s64 turn;
+};
+
+FUNCTION int ordered(float v) {
+  int bits = as_int(v == 0.0f ? 0.0f : v);
+  return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+FUNCTION float unordered(int v) { return as_float(v ^ ((v >> 31) & 0x7fffffff)); }
+FUNCTION s64 pack_key(float score, int token) {
+  return ((s64)ordered(score) << 32) + (0x7fffffff - token);
+}
+FUNCTION int key_token(s64 key) { return 0x7fffffff - (int)(key & 0xffffffffll); }
+FUNCTION float sigmoid(float v) { return 1.0f / (1.0f + fast_exp(-v)); }
+FUNCTION float shuffle_xor(float v, int mask) { return as_float(shuffle_xor((u32)as_int(v), mask)); }
+FUNCTION s64 shuffle_xor(s64 v, int mask) {
+  u32 low = shuffle_xor((u32)v, mask), high = shuffle_xor((u32)((u64)v >> 32), mask);
+  return (s64)(((u64)high << 32) | low);
+}
+FUNCTION float larger(float a, float b) { return a > b ? a : b; }  // b where a is no number
+FUNCTION s64 larger(s64 a, s64 b) { return a > b ? a : b; }
+FUNCTION bool filled(u32 halves) { return (halves & 0xffff) != 0xffff && halves >> 16 != 0xffff; }
+
+FUNCTION Quad wait_halves(const u16 *at) {  // eight two-byte slots
+  Quad v = peek16(at);
+  while (!(filled(v.x) && filled(v.y) && filled(v.z) && filled(v.w))) {
+    wait_a_little();
+    v = peek16(at);
+  }
+  return v;
+}
+
+FUNCTION s64 best_key(const s64 *slots, int lane) {  // of PARTS slots, by a warp
+  s64 v[PER_LANE(PARTS)], best = NONE;
+  bool missing = true;
+  while (missing) {
+    missing = false;
+#pragma unroll
+    for (int i = 0; i < PER_LANE(PARTS); i++)
+      v[i] = lane + 32 * i < PARTS ? peek8(slots + lane + 32 * i) : NONE;
+#pragma unroll
+    for (int i = 0; i < PER_LANE(PARTS); i++) missing |= v[i] == -1;
+    if (missing) wait_a_little();
+  }
+#pragma unroll
+  for (int i = 0; i < PER_LANE(PARTS); i++) best = larger(best, v[i]);
+  for (int mask = 16; mask; mask >>= 1) best = larger(best, shuffle_xor(best, mask));
+  return best;
+}
+
+FUNCTION float highest_bound(const int *slots, int lane) {  // of CTAS slots, by a warp
+  int v[PER_LANE(CTAS)], best = -0x7fffffff - 1;
+  bool missing = true;
+  while (missing) {
+    missing = false;
+#pragma unroll
+    for (int i = 0; i < PER_LANE(CTAS); i++)
+      v[i] = lane + 32 * i < CTAS ? peek4(slots + lane + 32 * i) : -0x7fffffff - 1;
+#pragma unroll
+    for (int i = 0; i < PER_LANE(CTAS); i++) missing |= v[i] == -1;
+    if (missing) wait_a_little();
+  }
+#pragma unroll
+  for (int i = 0; i < PER_LANE(CTAS); i++) best = v[i] > best ? v[i] : best;
+  for (int mask = 16; mask; mask >>= 1) {
+    int other = (int)shuffle_xor((u32)best, mask);
+    best = other > best ? other : best;
+  }
+  return unordered(best);
+}
+
+// The last step's tokens, by every CTA for itself.
+FUNCTION void choose(const Params &p, const Shared &m, int j) {
+  const int warp = THREAD / 32, lane = THREAD % 32;
+  for (int r = warp; r < p.batch; r += WARPS) {
+    const s64 *slots = m.slots + ((s64)(j - 1) * p.batch + r) * PARTS;
+    const int token = key_token(j ? best_key(slots, lane) : p.start[r]);
+    if (lane == 0) {
+      m.token[r] = token;
+      if (j && CTA == 0) p.ids[r * p.ids_width + j - 1] = token;
+    }
+  }
+  sync();
+}
+
+// The own units' next state, published.
+FUNCTION void advance(const Params &p, const Shared &m, int j) {
+  for (int i = THREAD; i < 8 * p.batch; i += THREADS) {
+    const int unit = i % 8, r = i / 8, u = CTA * 8 + unit;
+    if (u >= G) continue;
+    const float *row = p.table + (s64)m.token[r] * (3 * G) + u, *gates = m.gates + r * 24 + unit;
+    const float reset = sigmoid(row[0] + gates[0]), update = sigmoid(row[G] + gates[8]);
+    const float fresh = 2.0f * sigmoid(2.0f * (row[2 * G] + reset * gates[16])) - 1.0f;
+    const float next = (1.0f - update) * fresh + update * m.hidden[r * 8 + unit];
+    m.hidden[r * 8 + unit] = next;
+    poke(p.h + ((s64)j * p.batch + r) * G + u, narrow(next));
+  }
+}
+
+// Gates of the own units from this step's whole state, and the own part of the bottleneck.
+FUNCTION void project(const Params &p, const Shared &m, int j) {
+  const int warp = THREAD / 32, lane = THREAD % 32, n = lane / 4, l = lane % 4;
+  float acc[OCTETS][4][2] = {};
+  for (int chunk = warp; chunk < G / 32; chunk += WARPS) {
+    const int k = chunk * 32 + l * 8;
+    Quad w[4];
+#pragma unroll
+    for (int t = 0; t < 4; t++) {
+      const bool ours = t < 3 ? CTA * 8 + n < G : n < OWN_ROWS && CTA * OWN_ROWS + n < E;
+      const int row = t < 3 ? E + t * G + CTA * 8 + n : CTA * OWN_ROWS + n;
+      w[t] = read16(p.w + (s64)(ours ? row : 0) * G + k);
+    }
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++) {
+      Quad x = {0, 0, 0, 0};
+      if (o * 8 + n < p.batch) x = wait_halves(p.h + ((s64)j * p.batch + o * 8 + n) * G + k);
+      converge();
+#pragma unroll
+      for (int t = 0; t < 4; t++) {
+        float two[4] = {acc[o][t][0], acc[o][t][1], 0.0f, 0.0f};
+        multiply_halves(two, x.x, 0, x.y, 0, w[t].x, w[t].y);
+        multiply_halves(two, x.z, 0, x.w, 0, w[t].z, w[t].w);
+        acc[o][t][0] = two[0], acc[o][t][1] = two[1];
+      }
+    }
+  }
+#pragma unroll
+  for (int o = 0; o < OCTETS; o++) {
+    for (int t = 0; t < 4; t++)
+      for (int c = 0; c < 2; c++)
+        m.sums[(warp * 8 + n) * COLUMNS + t * 8 + l * 2 + c] = acc[o][t][c];
+    sync();
+    for (int i = THREAD; i < 8 * COLUMNS; i += THREADS) {
+      const int r = o * 8 + i / COLUMNS, column = i % COLUMNS, e = CTA * OWN_ROWS + column - 24;
+      float sum = 0.0f;
+      for (int part = 0; part < WARPS; part++) sum += m.sums[part * 8 * COLUMNS + i];
+      if (column < 24) {
+        m.gates[r * 24 + column] = sum;
+      } else if (j && column < 24 + OWN_ROWS && e < E && r < p.batch) {
+        sum += p.from_hidden[((s64)j * p.batch + r) * E + e];
+        poke(p.s + ((s64)j * p.batch + r) * E + e, narrow(sum * sigmoid(sum)));
+      }
+    }
+    sync();
+  }
+}
+
+// The bottleneck of every request as it is and in two bytes, with what that makes of the bounds.
+FUNCTION void gather(const Params &p, const Shared &m, int j) {
+  const int warp = THREAD / 32, lane = THREAD % 32;
+  for (int r = warp; r < p.batch; r += WARPS) {
+    Quad v = {0, 0, 0, 0};
+    if (lane * 8 < E) {
+      v = wait_halves(p.s + ((s64)j * p.batch + r) * E + lane * 8);
+      *(Quad *)(m.state + r * STATE + lane * 16) = v;
+    }
+    if (FULL) continue;
+    const u32 words[4] = {v.x, v.y, v.z, v.w};
+    float s[8], most = 0.0f, squares = 0.0f, errors = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      s[i] = widen((u16)(words[i / 2] >> (i % 2 * 16)));
+      most = larger(s[i] < 0.0f ? -s[i] : s[i], most);
+      squares += s[i] * s[i];
+    }
+    for (int mask = 16; mask; mask >>= 1) most = larger(shuffle_xor(most, mask), most);
+    float step = most / S_STEPS;
+    step = step > 0.0f ? step : 1.0f;
+    u32 high[2] = {0, 0}, low[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const float whole = floorf(s[i] / step + 0.5f), error = s[i] - whole * step;
+      const float upper = floorf(whole / 128.0f + 0.5f);
+      high[i / 4] |= ((u32)(int)upper & 0xff) << (i % 4 * 8);
+      low[i / 4] |= ((u32)(int)(whole - 128.0f * upper) & 0xff) << (i % 4 * 8);
+      errors += error * error;
+    }
+    for (int mask = 16; mask; mask >>= 1) {
+      squares += shuffle_xor(squares, mask);
+      errors += shuffle_xor(errors, mask);
+    }
+    if (lane * 8 < EP) {
+      for (int i = 0; i < 2; i++) {
+        *(u32 *)(m.high + r * BYTES + lane * 8 + i * 4) = high[i];
+        *(u32 *)(m.low + r * BYTES + lane * 8 + i * 4) = low[i];
+      }
+    }
+    if (lane == 0) {
+      m.step[r] = step;
+      m.reach[r] = sqrtf(squares) + D_WEIGHT * sqrtf(errors);
+    }
+  }
+  sync();
+}
+
+// Bounds of every own token's score: the highest of each tile to m.upper, the best lower one out.
+FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int own) {
+  const int warp = THREAD / 32, lane = THREAD % 32, n = lane / 4, l = lane % 4;
+  const float *base = p.base + (s64)j * p.batch * p.base_width;
+  for (int o = 0; o < OCTETS; o += PASS) {
+    u32 a[PASS][EP / 64][8];
+    float reach[PASS], step[PASS], best[PASS];
+#pragma unroll
+    for (int i = 0; i < PASS; i++) {
+      const int r = (o + i) * 8 + n;
+      reach[i] = m.reach[r], step[i] = m.step[r], best[i] = -INFINITY_;
+#pragma unroll
+      for (int c = 0; c < EP / 64; c++) {
+        const Quad high = *(const Quad *)(m.high + r * BYTES + c * 64 + l * 16);
+        const Quad low = *(const Quad *)(m.low + r * BYTES + c * 64 + l * 16);
+        a[i][c][0] = high.x, a[i][c][1] = low.x, a[i][c][2] = high.y, a[i][c][3] = low.y;
+        a[i][c][4] = high.z, a[i][c][5] = low.z, a[i][c][6] = high.w, a[i][c][7] = low.w;
+      }
+    }
+    for (int t = warp; t < own; t += WARPS) {
+      const u8 *there = p.copy + (s64)(first_tile + t) * RECORD, *here = m.copy + t * RECORD;
+      const bool near = t < p.resident;
+      const int v = (first_tile + t) * TILE + l * 2;
+      float at[PASS][2];
+#pragma unroll
+      for (int i = 0; i < PASS; i++)
+        for (int c = 0; c < 2; c++) {
+          const int r = (o + i) * 8 + n;
+          const bool real = r < p.batch && v + c < p.vocab;
+          at[i][c] = real ? base[(s64)r * p.base_width + v + c] : -INFINITY_;
+        }
+      int acc[PASS][4] = {};
+#pragma unroll
+      for (int c = 0; c < EP / 64; c++) {
+        const int place = (c * 32 + lane) * 16;
+        const Quad b = near ? *(const Quad *)(here + place) : read16(there + place);
+#pragma unroll
+        for (int i = 0; i < PASS; i++) {
+          const u32 *x = a[i][c];
+          multiply_bytes(acc[i], x[0], x[1], x[2], x[3], b.x, b.y);
+          multiply_bytes(acc[i], x[4], x[5], x[6], x[7], b.z, b.w);
+        }
+      }
+      const int place = COPY + l * 16;
+      const Quad about = near ? *(const Quad *)(here + place) : read16(there + place);
+      const float scale[2] = {as_float(about.x), as_float(about.z)};
+      const float slack[2] = {as_float(about.y), as_float(about.w)};
+#pragma unroll
+      for (int i = 0; i < PASS; i++) {
+        float upper = -INFINITY_;
+        for (int c = 0; c < 2; c++) {
+          const float product = (float)(128 * acc[i][c] + acc[i][c + 2]);
+          const float middle = at[i][c] + product * (scale[c] * step[i]);
+          const float radius = slack[c] * reach[i], top = middle + radius;
+          upper = larger(top == top ? top : INFINITY_, upper);  // no number: must be evaluated
+          best[i] = larger(middle - radius, best[i]);
+        }
+        upper = larger(shuffle_xor(upper, 1), upper);
+        upper = larger(shuffle_xor(upper, 2), upper);
+        if (upper > -INFINITY_) upper += ROUNDING * (upper < 0.0f ? -upper : upper);
+        if (l == 0) m.upper[t * REQUESTS + (o + i) * 8 + n] = upper;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < PASS; i++) {
+      best[i] = larger(shuffle_xor(best[i], 1), best[i]);
+      best[i] = larger(shuffle_xor(best[i], 2), best[i]);
+      if (best[i] > -INFINITY_) best[i] -= ROUNDING * (best[i] < 0.0f ? -best[i] : best[i]);
+      if (l == 0) shared_max(m.lower + (o + i) * 8 + n, ordered(best[i]));
+    }
+  }
+  sync();
+  for (int r = THREAD; r < p.batch; r += THREADS) {
+    poke(p.lower + ((s64)j * p.batch + r) * CTAS + CTA, m.lower[r]);
+    m.lower[r] = -0x7fffffff - 1;
+  }
+  for (int r = warp; r < p.batch; r += WARPS) {
+    const float bound = highest_bound(p.lower + ((s64)j * p.batch + r) * CTAS, lane);
+    if (lane == 0) m.bound[r] = bound;
+  }
+  sync();
+}
+
+FUNCTION bool qualifies(const Params &p, const Shared &m, int t) {
+  if (FULL) return true;
+  bool found = false;
+  for (int r = THREAD % 32; r < p.batch; r += 32)
+    found |= !(m.upper[t * REQUESTS + r] < m.bound[r]);
+  return any(found);
+}
+
+// Best keys among the own tokens whose bounds reach the best lower one, from W2 itself.
+FUNCTION void evaluate(const Params &p, const Shared &m, int j, int first_tile, int own) {
+  const int warp = THREAD / 32, lane = THREAD % 32, n = lane / 4, l = lane % 4;
+  const float *base = p.base + (s64)j * p.batch * p.base_width;
+  s64 key[OCTETS];
+#pragma unroll
+  for (int o = 0; o < OCTETS; o++) key[o] = NONE;
+  for (int t = warp; t < own; t += WARPS) {
+    if (!qualifies(p, m, t)) continue;
+    const int v = (first_tile + t) * TILE, row = v + n < p.vocab ? v + n : p.vocab - 1;
+    Quad w[E / 32];
+#pragma unroll
+    for (int c = 0; c < E / 32; c++) w[c] = read16(p.w2 + (s64)row * E + c * 32 + l * 8);
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++) {
+      float acc[4] = {};
+#pragma unroll
+      for (int c = 0; c < E / 32; c++) {
+        const Quad x = *(const Quad *)(m.state + (o * 8 + n) * STATE + c * 64 + l * 16);
+        multiply_halves(acc, x.x, 0, x.y, 0, w[c].x, w[c].y);
+        multiply_halves(acc, x.z, 0, x.w, 0, w[c].z, w[c].w);
+      }
+      const int r = o * 8 + n;
+      for (int c = 0; c < 2; c++) {
+        const int token = v + l * 2 + c;
+        if (r < p.batch && token < p.vocab) {
+          const float score = base[(s64)r * p.base_width + token] + acc[c];
+          key[o] = larger(pack_key(score, token + p.first), key[o]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int o = 0; o < OCTETS; o++) {
+    key[o] = larger(shuffle_xor(key[o], 1), key[o]);
+    key[o] = larger(shuffle_xor(key[o], 2), key[o]);
+    if (l == 0 && key[o] != NONE) shared_max(m.best + o * 8 + n, key[o]);
+  }
+}
+
+FUNCTION void first_token(const Params &p, const Shared &m, int first_tile, int own) {
+  const int begin = first_tile * TILE;
+  const int end = begin + own * TILE < p.vocab ? begin + own * TILE : p.vocab;
+  for (int r = 0; r < p.batch; r++) {
+    s64 key = NONE;
+    for (int v = begin + THREAD; v < end; v += THREADS)
+      key = larger(pack_key(p.base[(s64)r * p.base_width + v], v + p.first), key);
+    for (int mask = 16; mask; mask >>= 1) key = larger(shuffle_xor(key, mask), key);
+    if (THREAD % 32 == 0 && key != NONE) shared_max(m.best + r, key);
+  }
+}
+
+// The own best keys, to all ranks.
+FUNCTION void publish(const Params &p, const Shared &m, int j) {
+  sync();
+  for (int r = THREAD; r < p.batch; r += THREADS) {
+    const s64 at = ((s64)j * p.batch + r) * PARTS + p.rank * CTAS + CTA;
+#pragma unroll
+    for (int rank = 0; rank < RANKS; rank++) poke(p.keys[rank] + m.turn + at, m.best[r]);
+    m.best[r] = NONE;
+  }
+}
+
+FUNCTION Shared layout(const Params &p, int tiles) {
+  Shared m;
+  u8 *at = shared_memory;
+#define TAKE(name, type, bytes) m.name = (type *)at, at += ((bytes) + 15) / 16 * 16
+  TAKE(copy, u8, p.resident * RECORD);
+  TAKE(high, u8, REQUESTS * BYTES);
+  TAKE(low, u8, REQUESTS * BYTES);
+  TAKE(state, u8, REQUESTS * STATE);
+  TAKE(sums, float, WARPS * 8 * COLUMNS * 4);
+  TAKE(gates, float, REQUESTS * 24 * 4);
+  TAKE(hidden, float, REQUESTS * 8 * 4);
+  TAKE(upper, float, tiles * REQUESTS * 4);
+  TAKE(reach, float, REQUESTS * 4);
+  TAKE(step, float, REQUESTS * 4);
+  TAKE(bound, float, REQUESTS * 4);
+  TAKE(best, s64, REQUESTS * 8);
+  TAKE(lower, int, REQUESTS * 4);
+  TAKE(token, int, REQUESTS * 4);
+  m.turn = (*p.turn & 1) * p.turn_stride;
+  m.slots = p.keys[0] + m.turn;
+#pragma unroll
+  for (int rank = 1; rank < RANKS; rank++)
+    if (rank == p.rank) m.slots = p.keys[rank] + m.turn;
+  return m;
+}
+
+FUNCTION void begin(const Params &p, const Shared &m, int first_tile, int own) {
+  const u8 *from = p.copy + (s64)first_tile * RECORD;
+  const int bytes = (own < p.resident ? own : p.resident) * RECORD;
+  if (!FULL)
+    for (int i = THREAD * 16; i < bytes; i += THREADS * 16) copy16(m.copy + i, from + i);
+  for (int i = THREAD; i < REQUESTS * 24; i += THREADS) m.gates[i] = 0.0f;
+  for (int i = THREAD; i < REQUESTS * 8; i += THREADS) m.hidden[i] = 0.0f;
+  for (int i = THREAD * 4; i < REQUESTS * BYTES; i += THREADS * 4)
+    *(u32 *)(m.high + i) = 0, *(u32 *)(m.low + i) = 0;
+  for (int i = THREAD * 4; i < REQUESTS * STATE; i += THREADS * 4) *(u32 *)(m.state + i) = 0;
+  for (int r = THREAD; r < REQUESTS; r += THREADS) {
+    m.best[r] = NONE, m.lower[r] = -0x7fffffff - 1;
+    m.reach[r] = 0.0f, m.step[r] = 1.0f;
+  }
+  sync();
+}
+
+// The lines of the base logits that the step is going to read.
+FUNCTION void fetch(const Params &p, int j, int first_tile, int own) {
+  const int lines = (own * TILE * 4 + 127) / 128;
+  const float *base = p.base + (s64)j * p.batch * p.base_width;
+  for (int i = THREAD; i < lines * p.batch; i += THREADS) {
+    const int v = first_tile * TILE + i % lines * 32;
+    if (v < p.vocab) prefetch(base + (s64)(i / lines) * p.base_width + v);
+  }
+}
+
+KERNEL void LIMITS(THREADS) rollout(Params p) {
+  const int each = (p.tiles + CTAS - 1) / CTAS, first_tile = CTA * each;
+  const int left = p.tiles - first_tile, own = left < 0 ? 0 : left < each ? left : each;
+  const Shared m = layout(p, each);
+  begin(p, m, first_tile, own);
+  choose(p, m, 0);
+  advance(p, m, 0);
+  first_token(p, m, first_tile, own);
+  publish(p, m, 0);
+  if (p.n > 1) project(p, m, 0);
+  copies_done();
+  for (int j = 1; j < p.n; j++) {
+    choose(p, m, j);
+    advance(p, m, j);
+    fetch(p, j, first_tile, own);
+    project(p, m, j);
+    gather(p, m, j);
+    if (!FULL) scan(p, m, j, first_tile, own);
+    evaluate(p, m, j, first_tile, own);
+    publish(p, m, j);
+  }
+  if (CTA == 0) choose(p, m, p.n);
+}

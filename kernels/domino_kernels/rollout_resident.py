@@ -1,0 +1,185 @@
+"""The whole rollout as one cooperative launch, with W2's 8-bit copy held in shared memory.
+
+Base logits and W1's hidden part in, ids out (cuda/rollout.cu). It runs mode 0 and certified in the
+same arithmetic, so that their ids are equal; next: rollout.DominoRollout, which makes its inputs.
+"""
+
+import ctypes
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from .cuda.program import CudaKernel, Definitions, available, shared_limit
+from .rollout_bounds import bound_rows
+from .rollout_device import processors
+from .rollout_weights import DominoWeights
+
+TILE, WARPS, LARGEST_BATCH = 8, 16, 64
+EMPTY = -1  # a slot nobody has written yet: all ones
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What runs the kernel: CTAs that run at once, shared bytes of each, and a launch."""
+
+    ctas: int
+    shared_bytes: int
+    launch: Callable[[Definitions, int, ctypes.Structure], None]
+
+
+def fits(weights: DominoWeights, tokens: int, ctas: int) -> str | None:
+    """Why the kernel cannot run this head, or None; tokens: this rank's."""
+    gru, bottleneck = weights.gru_dim, weights.bottleneck_dim
+    if weights.w2.element_size() != 2:
+        return f"weights are {weights.w2.dtype}, it reads bfloat16 and float16"
+    if gru % 32 or gru > 8 * ctas:
+        return f"the GRU has {gru} units, it takes multiples of 32 up to {8 * ctas}"
+    if bottleneck % 32 or bottleneck > min(256, 8 * ctas):
+        return f"the bottleneck is {bottleneck}, it takes multiples of 32 up to 256"
+    return None if tokens >= ctas else f"{tokens} tokens are fewer than {ctas} processors"
+
+
+class ResidentRollout:
+    """Steps of one head on one GPU; buffers for `max_batch` requests of `proposals` tokens each."""
+
+    def __init__(
+        self, weights: DominoWeights, table: Tensor, stacked: Tensor, machine: Machine,
+        *, full: bool, proposals: int, max_batch: int, first: int = 0,
+    ) -> None:  # fmt: skip
+        """table [tokens, 3G] float32, stacked [E + 3G, G] as GruSteps has them. full: score every
+        token exactly (mode 0). first: the token of row 0 of W2."""
+        self._weights, self._table, self._stacked = weights, table, stacked
+        self._machine, self._full, self._first = machine, full, first
+        self._gru, self._bottleneck = weights.gru_dim, weights.bottleneck_dim
+        self._width = -(-self._bottleneck // 64) * 64
+        self._records = _records(weights.w2, self._width)
+        self._record = self._records.shape[1]
+        self._tiles: int = triton.cdiv(len(weights.w2), TILE)
+        device, runs = weights.w2.device, proposals * max_batch
+        slot_bytes = 2 * self._gru + 2 * self._bottleneck + 12 * machine.ctas
+        self._slots = torch.full((runs * slot_bytes // 8 + 64,), EMPTY, device=device)
+        self._turn = torch.zeros(1, dtype=torch.int32, device=device)
+
+    @property
+    def copy(self) -> Tensor:
+        """W2's bytes [tiles, ..]."""
+        return self._records[:, : TILE * self._width]
+
+    def reset(self, batch: int, n: int) -> None:
+        """Empties the slots of a run of so many requests and tokens; must end before `run`."""
+        self._slots[: sum(self._sizes(batch, n))].fill_(EMPTY)
+
+    def run(self, base: Tensor, from_hidden: Tensor, start: Tensor, ids: Tensor) -> None:
+        """base [n, B, V], from_hidden [n, B, E] float32, start [>= B] keys of the current tokens
+        -> ids [B, n] int64."""
+        n, batch, vocab = base.shape
+        octets: int = triton.next_power_of_2(-(-batch // 8))
+        resident = self._resident(octets)
+        places = torch.split(self._slots[: sum(self._sizes(batch, n))], self._sizes(batch, n))
+        h, s, lower, keys = (place.data_ptr() for place in places)
+        params = _params(1)(
+            base=base.data_ptr(), from_hidden=from_hidden.data_ptr(), table=self._table.data_ptr(),
+            w=self._stacked.data_ptr(), w2=self._weights.w2.data_ptr(),
+            copy=self._records.data_ptr(), start=start.data_ptr(), ids=ids.data_ptr(),
+            h=h, s=s, lower=lower, keys=(keys,),
+            turn=self._turn.data_ptr(), turn_stride=0, batch=batch, n=n,
+            base_width=base.stride(1), ids_width=ids.stride(0), vocab=vocab, first=self._first,
+            rank=0, tiles=self._tiles, resident=resident,
+        )  # fmt: skip
+        used = self._fixed_bytes(octets) + resident * self._record
+        self._machine.launch(self._definitions(octets), used, params)
+
+    def _definitions(self, octets: int) -> Definitions:
+        found = {"WARPS": WARPS, "CTAS": self._machine.ctas, "RANKS": 1, "OCTETS": octets}
+        found |= {"E": self._bottleneck, "EP": self._width, "G": self._gru}
+        half = {"HALF_IS_FP16": 1} if self._weights.w2.dtype == torch.float16 else {}
+        return found | {"FULL": int(self._full)} | half
+
+    def _sizes(self, batch: int, n: int) -> list[int]:
+        """Slots of states, bottlenecks, lower bounds and keys, in words of eight bytes."""
+        runs, ctas = batch * n, self._machine.ctas
+        sizes = (
+            2 * self._gru * runs,
+            2 * self._bottleneck * runs,
+            4 * ctas * runs,
+            8 * ctas * runs,
+        )
+        return [-(-size // 128) * 16 for size in sizes]  # each begins a line
+
+    def _resident(self, octets: int) -> int:
+        """Tiles of each CTA that stay in shared memory."""
+        each = -(-self._tiles // self._machine.ctas)
+        room = self._machine.shared_bytes - self._fixed_bytes(octets)
+        return 0 if self._full else max(0, min(each, room // self._record))
+
+    def _fixed_bytes(self, octets: int) -> int:
+        """Shared memory beside the copy, as rollout.cu lays it out."""
+        requests, each = 8 * octets, -(-self._tiles // self._machine.ctas)
+        state = 2 * (self._width + 64) + 2 * self._bottleneck + 64
+        each_request = state + 4 * 24 + 4 * 8 + 4 * each + 5 * 4 + 8
+        return requests * each_request + WARPS * 8 * 32 * 4 + 16 * 16
+
+
+def _records(w2: Tensor, width: int) -> Tensor:
+    """W2's 8-bit copy by tiles of eight tokens [tiles, bytes]: the bytes in the order in which the
+    lanes of a warp multiply them, then each token's scale and slack."""
+    rows = bound_rows(w2, tile=TILE, width=width)
+    tiles = len(rows.scale) // TILE
+    copy = rows.q.view(tiles, TILE, width // 64, 4, 16).transpose(1, 2).reshape(tiles, -1)
+    about = torch.stack([rows.scale, rows.slack], -1).view(tiles, 2 * TILE)
+    return torch.cat([copy, about.view(torch.int8)], 1).contiguous()
+
+
+def _params(ranks: int) -> type[ctypes.Structure]:
+    """The kernel's struct."""
+    pointers = (
+        "base",
+        "from_hidden",
+        "table",
+        "w",
+        "w2",
+        "copy",
+        "start",
+        "ids",
+        "h",
+        "s",
+        "lower",
+    )
+    numbers = (
+        "batch",
+        "n",
+        "base_width",
+        "ids_width",
+        "vocab",
+        "first",
+        "rank",
+        "tiles",
+        "resident",
+    )
+    fields: list[tuple[str, Any]] = [(name, ctypes.c_void_p) for name in pointers]
+    fields += [("keys", ctypes.c_void_p * ranks), ("turn", ctypes.c_void_p)]
+    fields += [("turn_stride", ctypes.c_longlong), *((name, ctypes.c_int) for name in numbers)]
+    return type("Params", (ctypes.Structure,), {"_fields_": fields})
+
+
+def machine_of(device: torch.device) -> Machine | None:
+    """The GPU itself; None where the kernel cannot be compiled or launched."""
+    if device.type != "cuda" or not available() or torch.cuda.get_device_capability(device)[0] < 9:
+        return None
+    kernels: dict[tuple[tuple[str, int], ...], CudaKernel] = {}
+    ctas = processors(torch.empty(0, device=device))
+
+    def launch(definitions: Definitions, shared_bytes: int, params: ctypes.Structure) -> None:
+        key = tuple(sorted(definitions.items()))
+        if key not in kernels:
+            kernels[key] = CudaKernel("rollout", definitions, shared_bytes)
+        kernels[key].launch(ctas, WARPS * 32, params)
+
+    return Machine(ctas=ctas, shared_bytes=shared_limit(device), launch=launch)

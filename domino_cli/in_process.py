@@ -14,6 +14,7 @@ from draft_service.handshake import answer
 from draft_service.load import Loaded as LoadedDraft
 from serving.errors import ServingError
 from serving.tensors import DTYPES
+from serving.transport.plane import IN_PROCESS
 from verify_service.load import Loaded as LoadedVerify
 from verify_service.sampling import SamplingParams
 from verify_service.sequence import DraftPlan, Event, Request
@@ -24,6 +25,7 @@ class LocalDraftLink:
 
     alive = True
     projection = 0
+    plane = IN_PROCESS
 
     def __init__(self, engine: DraftEngine, max_rows: int) -> None:
         self.max_rows, self.context_id, self.late_answers = max_rows, engine.context_id, 0

@@ -38,6 +38,7 @@ def main() -> int:
     )
     # Torch takes seconds to import: a bad option or a taken port is told before.
     from verify_service.draft_links import DraftLinks
+    from verify_service.draft_memory import memories_of
     from verify_service.load import load
     from verify_service.metrics import watch
     from verify_service.servicer import VerifyServicer
@@ -45,7 +46,11 @@ def main() -> int:
 
     compute = ComputeThread("verify-engine")
     loaded = compute.run(lambda: load(config))
-    links = DraftLinks(loaded.hello, follow=loaded.updates.follow if loaded.updates else None)
+    links = DraftLinks(
+        loaded.hello,
+        follow=loaded.updates.follow if loaded.updates else None,
+        memories=memories_of(config),
+    )
     servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
     watch(loaded.engine, links)

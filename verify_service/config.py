@@ -7,6 +7,7 @@ from typing import Literal
 
 from serving.options import OptionError, check_seconds, field
 from serving.service_options import ServiceOptions
+from serving.transport.plane import check_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,12 @@ class VerifyConfig(ServiceOptions):
     port: int = field(0, help="port to listen on; 0 takes a free one")
     device: str = field("cpu", help="torch device, such as cpu or cuda:0")
     dtype: Literal["float32", "bfloat16", "float16"] = field("float32", help="computation dtype")
+    data_plane: str = field(
+        "auto",
+        help="how rows go to a draft service: auto takes GPU memory (cuda-ipc) or shared memory "
+        "(shm) where both services are on one host, else messages (inline); one of the three "
+        "names takes that one, or inline where it cannot be had",
+    )
     threads: int = field(0, help="CPU threads; 0 leaves torch's default")
     width: int = field(
         0,
@@ -73,6 +80,7 @@ class VerifyConfig(ServiceOptions):
 
     def __post_init__(self) -> None:
         ServiceOptions.__post_init__(self)
+        check_name(self.data_plane)
         if not 0 <= self.port <= 65535:
             raise OptionError("port", self.port, "must be in 0..65535")
         if self.kv_tokens < (0 if self.device.startswith("cuda") else 1):

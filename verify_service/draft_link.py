@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from collections.abc import Mapping
 from typing import Protocol
 
 import grpc
@@ -17,7 +18,11 @@ from serving.errors import (
     ServingError,
     from_rpc_error,
 )
-from serving.tensors import DTYPES, to_message
+from serving.tensors import DTYPES
+from serving.transport.plane import NAMES, NONE, PLANES, MakeMemory, Plane
+from serving.transport.sender import Sender
+from verify_service.draft_memory import agree
+from verify_service.metrics import ROWS
 
 MAX_ROW_BYTES = 16 << 20  # of one message, far from gRPC's limit
 
@@ -33,6 +38,11 @@ class DraftLink(Protocol):
     context_id: int  # what sessions are opened with, from the handshake
     projection: int  # the draft's, as verify_service.turns numbers them
     late_answers: int  # counted by verify_service.drafting
+
+    @property
+    def plane(self) -> Plane:
+        """How rows travel."""
+        ...
 
     @property
     def alive(self) -> bool:
@@ -56,7 +66,7 @@ class DraftLink(Protocol):
 
 
 class GrpcDraftLink:
-    """DraftService.Step over gRPC, rows inline."""
+    """DraftService.Step over gRPC; rows in memory that both sides share, else inline."""
 
     def __init__(
         self,
@@ -64,6 +74,7 @@ class GrpcDraftLink:
         hello: draft_pb2.HandshakeRequest,
         timeout_s: float,
         projection: int = 0,
+        memories: Mapping[Plane, MakeMemory] = NONE,
     ) -> None:
         """Connects; raises Mismatch, ContractMismatch (not one of ours) or DraftUnavailable.
 
@@ -89,14 +100,21 @@ class GrpcDraftLink:
         self._incoming: queue.SimpleQueue[draft_pb2.StepResponse | str] = queue.SimpleQueue()
         self._stream = stub.Step(iter(self._outgoing.get, None))
         self._sent = self._most_results = 0
+        self._rows = Sender()
         threading.Thread(target=self._read, name="draft-link", daemon=True).start()
+        agree(self, self._rows, memories, answer.data_planes, peer=self._peer, timeout_s=timeout_s)
+
+    @property
+    def plane(self) -> Plane:
+        return self._rows.plane
 
     def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
         self._sent += 1
         request.sequence_number = self._sent
         self._most_results = len(request.steps) + len(request.opens)
         if rows is not None:
-            request.rows.CopyFrom(to_message(rows))
+            request.rows.CopyFrom(self._rows.put(rows, self._sent))
+            ROWS.inc(NAMES[PLANES[request.rows.WhichOneof("payload")]], by=len(rows))
         self._outgoing.put(request)
 
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse | None:
@@ -124,6 +142,7 @@ class GrpcDraftLink:
         self._outgoing.put(None)
         self._stream.cancel()
         self._channel.close()
+        self._rows.close()
 
     def _next(self, timeout_s: float) -> draft_pb2.StepResponse | None:
         try:
@@ -132,6 +151,7 @@ class GrpcDraftLink:
             return None
         if isinstance(answer, str):
             raise self._lost(answer)
+        self._rows.answered(answer.sequence_number)
         return answer
 
     def _lost(self, reason: str) -> DraftUnavailable:

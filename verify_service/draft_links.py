@@ -2,12 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from domino_serve.v1 import draft_pb2
 from serving.errors import DraftUnavailable, Mismatch
+from serving.transport.plane import NONE, MakeMemory, Plane
 from verify_service.draft_link import DraftLink, DraftUpdated, GrpcDraftLink
 from verify_service.turns import KEPT
 
@@ -43,10 +44,11 @@ class DraftLinks:
         hello: draft_pb2.HandshakeRequest,
         timeout_s: float = CONNECT_S,
         follow: Follow | None = None,
+        memories: Mapping[Plane, MakeMemory] = NONE,
     ) -> None:
-        """`hello` goes to every draft service first."""
-        self._timeout_s, self._follow = timeout_s, follow
-        self._versions: tuple[Version, ...] = (Version(hello),)  # newest first
+        """`hello` goes to every draft service first. memories: what rows may travel in."""
+        self._timeout_s, self._follow, self._memories = timeout_s, follow, memories
+        self._versions: tuple[Version, ...] = (Version(_offering(hello, memories)),)  # newest first
         self._following = threading.Lock()
         self._places: dict[str, _Place] = {}
         self._lock = threading.Lock()
@@ -130,8 +132,19 @@ class DraftLinks:
                 link.close()
 
     def _connected(self, address: str, version: Version) -> GrpcDraftLink:
-        link = GrpcDraftLink(address, version.hello, self._timeout_s, version.projection)
+        link = GrpcDraftLink(
+            address, version.hello, self._timeout_s, version.projection, self._memories
+        )
         if any(version is kept for kept in self._versions):
             return link
         link.close()
         raise DraftUpdated
+
+
+def _offering(
+    hello: draft_pb2.HandshakeRequest, planes: Iterable[Plane]
+) -> draft_pb2.HandshakeRequest:
+    offering = draft_pb2.HandshakeRequest()
+    offering.CopyFrom(hello)
+    offering.data_planes[:] = planes
+    return offering

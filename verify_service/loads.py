@@ -34,6 +34,7 @@ def loads(
                 alive=link.alive,
                 sessions=sessions[id(link)],
                 late_answers=link.late_answers,
+                data_plane=link.plane,
             )
             for address, link in links.items()
         ],

@@ -4,6 +4,7 @@ from collections import Counter as Counts
 from typing import TYPE_CHECKING, Final
 
 from serving.metrics import STEP_S, Counter, Gauge, Histogram, Reading, Total
+from serving.transport.plane import NAMES
 
 if TYPE_CHECKING:
     from verify_service.draft_links import DraftLinks
@@ -56,6 +57,14 @@ IDLE_CHECKS: Final = Total(
 LINKS: Final = Gauge(
     "domino_verify_draft_links", "Streams to draft services that there were, by state", "state"
 )
+LINK_PLANES: Final = Gauge(
+    "domino_verify_draft_link_plane",
+    "1 for each living stream to a draft service, by how its rows travel",
+    "draft",
+    "plane",
+)
+ROWS: Final = Counter("domino_verify_rows_total", "Rows sent to drafts, by how they went", "plane")
+ROWS.show("inline", "shm", "cuda-ipc")
 SESSIONS: Final = Gauge("domino_verify_draft_sessions", "Running requests that are drafted for")
 
 
@@ -74,6 +83,9 @@ def watch(engine: "Engine", links: "DraftLinks") -> None:
     GENERATION_TOKENS.watch(lambda: sums["tokens"])
     SESSIONS.watch(lambda: sum(bool(s.draft) for s in list(scheduler.running)))
     LINKS.source = lambda: _links(links)
+    LINK_PLANES.source = lambda: {
+        (address, NAMES[link.plane]): 1 for address, link in links.items() if link.alive
+    }
 
 
 def _links(links: "DraftLinks") -> Reading:

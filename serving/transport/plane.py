@@ -29,6 +29,10 @@ NAMES: Final[Mapping[Plane, str]] = {
 }
 # Of the contract's messages, for planes that are memory.
 FIELDS: Final[Mapping[Plane, str]] = {SHM: "shm", CUDA_IPC: "cuda_ipc"}
+PLANES: Final[Mapping[str | None, Plane]] = {
+    "inline": INLINE,
+    **{field: plane for plane, field in FIELDS.items()},
+}
 
 HEADER_BYTES: Final = 4096  # before the first slot, in the contract
 NONCE_BYTES: Final = 32
@@ -82,6 +86,7 @@ class MappedMemory(Protocol):
 
 
 MakeMemory = Callable[[], OwnMemory]  # raises OSError, or RuntimeError of CUDA
+NONE: Final[Mapping[Plane, MakeMemory]] = {}
 MapMemory = Callable[[draft_pb2.MemoryOffer], MappedMemory]  # and ValueError, of a bad offer
 
 

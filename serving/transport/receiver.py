@@ -14,16 +14,14 @@ from domino_serve.v1 import draft_pb2, tensor_pb2
 from serving.errors import BadRequest
 from serving.tensors import check_matrix, from_message
 from serving.transport.plane import (
-    FIELDS,
     MOST_SLOT_BYTES,
     MOST_SLOTS,
     NAMES,
+    PLANES,
     MapMemory,
     MappedMemory,
     Plane,
 )
-
-_PLANES: Mapping[str | None, Plane] = {field: plane for plane, field in FIELDS.items()}
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +52,10 @@ class Receiver:
         if not request.HasField("rows"):
             return None
         message, kind = request.rows, request.rows.WhichOneof("payload")
-        if kind is None or kind not in _PLANES:
+        if kind is None or kind == "inline":
             return from_message(message, "rows", columns, dtype)
         memory = self._memory
-        if memory is None or memory.plane != _PLANES[kind]:
+        if memory is None or memory.plane != PLANES[kind]:
             raise BadRequest(f"rows.{kind}", "points into memory that this stream does not share")
         shape = check_matrix(message, "rows", columns, dtype)
         slot = self._checked(message, kind, prod(shape) * dtype.itemsize, request.sequence_number)
@@ -76,7 +74,7 @@ class Receiver:
 
     def _mapped(self, offer: draft_pb2.MemoryOffer) -> MappedMemory:
         kind = offer.WhichOneof("memory")
-        map_memory = self._kinds.get(_PLANES[kind]) if kind in _PLANES else None
+        map_memory = self._kinds.get(PLANES[kind]) if kind else None
         if map_memory is None:
             raise ValueError(f"this draft service takes no {kind or 'unnamed'} memory")
         if not (0 < offer.slots <= MOST_SLOTS and 0 < offer.slot_bytes <= MOST_SLOT_BYTES):

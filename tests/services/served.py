@@ -18,6 +18,7 @@ from serving.tensors import DTYPES
 from tests.recorded_models import DOMINO_SHIFT, TARGET
 from verify_service.config import VerifyConfig
 from verify_service.draft_links import DraftLinks
+from verify_service.draft_memory import memories_of
 from verify_service.engine import Engine
 from verify_service.servicer import VerifyServicer
 
@@ -94,7 +95,8 @@ def serve_verify(
     config = VerifyConfig(target=target, draft=draft, **values)  # type: ignore[arg-type]
     server = Server("verify", host="127.0.0.1", port=0, grace_s=10, max_workers=32)
     loaded = verify_service.load.load(config)
-    links = DraftLinks(loaded.hello, follow=loaded.updates.follow if loaded.updates else None)
+    follow = loaded.updates.follow if loaded.updates else None
+    links = DraftLinks(loaded.hello, follow=follow, memories=memories_of(config))
     servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
     loaded.engine.start()

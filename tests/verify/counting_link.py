@@ -7,6 +7,7 @@ from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
+from serving.transport.plane import IN_PROCESS
 from verify_service.sequence import DraftPlan
 
 Spoil = Callable[[draft_pb2.StepResponse], None]
@@ -18,6 +19,7 @@ class CountingLink:
     def __init__(self, spoil: Spoil = lambda answer: None, *, max_rows: int = 64) -> None:
         self.alive, self.max_rows = True, max_rows
         self.context_id, self.late_answers, self.projection = 77, 0, 0
+        self.plane = IN_PROCESS
         self.answers = threading.Event()  # clear it, and answers are late
         self.answers.set()
         self.requests: list[draft_pb2.StepRequest] = []

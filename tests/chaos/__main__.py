@@ -12,7 +12,7 @@ from benchmarks.provenance import Origin, cpu
 from tests.chaos.cancels import storm
 from tests.chaos.cluster import cluster
 from tests.chaos.figures import figures, table
-from tests.chaos.kills import kill_drafts, kill_rank, kill_router, kill_verifies
+from tests.chaos.kills import freeze_verify, kill_drafts, kill_rank, kill_router, kill_verifies
 from tests.chaos.overload import flood
 from tests.chaos.rolling import update_all
 from tests.chaos.soak import soak
@@ -54,6 +54,11 @@ def _cancels(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -
         }
 
 
+def _freeze(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
+    with cluster(tokenizer, **ROOM) as services:
+        return freeze_verify(services, cases, args.seed)
+
+
 def _rolling(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
     with cluster(tokenizer, routers=2, **ROOM) as services:
         return update_all(services, cases, args.seed)
@@ -73,6 +78,7 @@ RUNS: dict[str, Run] = {
     "draft_kill": _draft_kill,
     "verify_kill": _verify_kill,
     "rank_kill": _rank_kill,
+    "freeze": _freeze,
     "cancels": _cancels,
     "rolling": _rolling,
     "fuzz": _fuzz,

@@ -35,6 +35,7 @@ class Member:
 
     module: str
     options: dict[str, object]
+    quick_pings: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: ServiceProcess | None = None
@@ -56,10 +57,12 @@ class Member:
         self.starts += 1
         self._events = queue.SimpleQueue()
         options = {**self.options, "port": self.port}
+        program = ("tests.chaos.quick_pings",) if self.quick_pings else ()
+        module, *arguments = (*program, self.module, *flags(options))
         self.process = ServiceProcess(
             self.module,
-            self.module,
-            flags(options),
+            module,
+            arguments,
             events=self._events,
             say=self.log.append,
             environment=self.environment,
@@ -159,10 +162,14 @@ def cluster(
     drafts: int = 1,
     routers: int = 1,
     ranks: int = 1,
+    quick_pings: bool = False,
     **verify: object,
 ) -> Iterator[Cluster]:
-    """Running services; `verify` are options of the verify groups, `ranks` of the first one."""
-    groups = [Member("verify_service", {**MODELS, **verify}) for _ in range(verifies)]
+    """Running services; `verify` are options of the verify groups, `ranks` of the first one.
+
+    quick_pings: verify groups and routers notice a frozen peer after two seconds, not twenty.
+    """
+    groups = [Member("verify_service", {**MODELS, **verify}, quick_pings) for _ in range(verifies)]
     seats = [
         Member("draft_service", {**MODELS, "max_sessions": 64, "ticket_ttl_s": 3})
         for _ in range(drafts)
@@ -177,7 +184,7 @@ def cluster(
     if ranks > 1:
         groups[0].environment, *others = rank_variables(ranks)
         followers = [Member("verify_service", groups[0].options, other) for other in others]
-    routers_ = [Member("router", dict(front)) for _ in range(routers)]
+    routers_ = [Member("router", dict(front), quick_pings) for _ in range(routers)]
     members = Cluster(groups, seats, routers_, followers)
     try:
         for member in members.members():

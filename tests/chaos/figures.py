@@ -35,8 +35,8 @@ def figures(
     if run := results.get("verify_kill"):
         unit = f"streams identical of {run['streams']}, {run['hit']} of them hit"
         goal = args.verify_streams
-        rank = results.get("rank_kill", {"identical": 0, "streams": 0})
-        clean = not run["leaks"] and rank["identical"] == rank["streams"]
+        others = [results[name] for name in ("rank_kill", "freeze") if name in results]
+        clean = not run["leaks"] and all(o["identical"] == o["streams"] for o in others)
         add("chaos_verify_kill_identical", run["identical"], unit, goal, lower=False, also=clean)
     if run := results.get("cancels"):
         leaks = sum(run["leaks"].values()) + run["neighbours_wrong"]

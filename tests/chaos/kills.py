@@ -1,6 +1,8 @@
 """Services killed with -9 while streams run: every stream finishes, and finishes identical."""
 
+import math
 import random
+import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +69,30 @@ def kill_rank(cluster: Cluster, cases: Sequence[Case], seed: int) -> dict[str, A
         chosen = [rng.choice(cases) for _ in range(WAVE)]
         kills.add(*wave(client, chosen, 4 * WAVE, strike))
     return {**kills.as_json(), "exit_code_of_the_group": group.await_end()}
+
+
+def freeze_verify(cluster: Cluster, cases: Sequence[Case], seed: int) -> dict[str, Any]:
+    """A group stands still until all streams have ended at the other one, then it goes on.
+
+    stood_still: streams without a chunk for longer than any step takes.
+    """
+    rng, kills, victim = random.Random(seed), Kills(), cluster.verifies[0]
+
+    def strike() -> float:
+        moment = time.monotonic()
+        victim.send(signal.SIGSTOP)
+        return moment
+
+    with Client(cluster.routers[0].address) as client:
+        chosen = [rng.choice(cases) for _ in range(WAVE)]
+        answers, moment = wave(client, chosen, 4 * WAVE, strike)
+        kills.add(answers, moment)
+        victim.send(signal.SIGCONT)
+        _until_used(client, cluster, cases[0])
+    gaps = [answer.longest_gap(moment, math.inf) for answer in answers]
+    still = sum(gap > STEP_BUDGET_S for gap in gaps)
+    found = {**kills.as_json(), "longest_gap_s": round(max(gaps), 3), "stood_still": still}
+    return {**found, "leaks": cluster.leaks()}
 
 
 def _kill(

@@ -15,7 +15,7 @@ from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1 import verify_pb2
 from draft_service.engine import DraftEngine
 from draft_service.executor import StepExecutor
-from draft_service.seats import Seats
+from draft_service.seats import Seats, Session
 from verify_service.drafting import Drafting
 from verify_service.engine import Engine
 from verify_service.executor import Executor
@@ -35,7 +35,8 @@ class Load:
     """`concurrency` requests at once of `prompt` random ids, `new` tokens each.
 
     width: positions verified a step, 1 without a draft. acceptance: as the verify service's option
-    takes it. skip_prompt: the prompt's KV is whatever the pages hold, which costs the same.
+    takes it. skip_prompt: the KV of the prompt, the draft's too, is whatever the pages hold, which
+    costs the same.
     """
 
     concurrency: int
@@ -76,6 +77,7 @@ class Pair:
     ) -> None:
         """pages: of the target's KV; draft_pages: of the draft's."""
         self._verify, self._draft, self._vocab = verify, draft, vocab
+        self.costs = verify.costs() if draft else None  # of the target's steps
         self._pages, self._page_size, self._draft_pages = pages, page_size, draft_pages
 
     def run(self, load: Load, widths: WidthPolicy | None = None) -> Times:
@@ -103,7 +105,8 @@ class Pair:
             max_sequences=load.concurrency,
             prefill_tokens=PREFILL,
         )
-        drafting = Drafting(self._verify.rows, self._vocab, step_s=WAIT_S, timeout_s=WAIT_S)
+        kind = ContinuedDrafting if load.skip_prompt else Drafting
+        drafting = kind(self._verify.rows, self._vocab, step_s=WAIT_S, timeout_s=WAIT_S)
         return Engine(
             self._verify, scheduler, drafting, max_waiting=0, widths=widths, synthetic=synthetic
         )
@@ -127,12 +130,14 @@ class Pair:
         if load.width == 1:
             return [None] * load.concurrency
         assert self._draft is not None, "drafting needs a draft"
-        seats = Seats(
+        seats = (ContinuedSeats if load.skip_prompt else Seats)(
             pages=self._draft_pages,
             page_size=self._page_size,
             max_sessions=load.concurrency,
             ttl_s=WAIT_S,
         )
+        if isinstance(seats, ContinuedSeats):
+            seats.positions = load.prompt - 1
         engine = DraftEngine(self._draft, seats, max_rows=MAX_ROWS)
         link = LocalDraftLink(engine, MAX_ROWS)
         return [
@@ -152,7 +157,29 @@ class Continued(Request):
     def start(self) -> Sequence:
         sequence = Sequence(self)
         sequence.kv_len = sequence.prompt_len - 1
+        sequence.projection = self.draft.link.projection if self.draft else None
         return sequence
+
+
+class ContinuedDrafting(Drafting):
+    """Takes the draft to have the rows of every position that has run."""
+
+    def begin(self, sequence: Sequence, plan: DraftPlan | None) -> None:
+        super().begin(sequence, plan)
+        if sequence.draft:
+            sequence.draft.kv_len = sequence.kv_len
+
+
+class ContinuedSeats(Seats):
+    """The draft's side of it; positions: of the prompts but for the last."""
+
+    positions = 0
+
+    def open(self, ticket: str) -> Session | None:
+        session = super().open(ticket)
+        if session:
+            session.kv_len = self.positions
+        return session
 
 
 def times(steps: Seq[Step], load: Load, *, any_width: bool = False) -> Times:

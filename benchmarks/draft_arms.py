@@ -8,6 +8,7 @@ draft is exported and run by real greedy drafting on held-out prompts. Two proce
 import argparse
 import dataclasses
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from typing import Any
 import torch
 
 from benchmarks.draft_arms_steps import step_times
+from benchmarks.gpu_verify_tree import add_argument, imported_tree
+from benchmarks.provenance import Origin, hardware
 from router.tokenizer import Tokenizer
 from serving.device import open_device
 from serving.tensors import DTYPES
@@ -29,19 +32,23 @@ from training.embedded_answers import encode
 from training.export import export, parse_draft
 from training.features import Features
 from training.ranks import ONE_RANK
-from training.session import first_weights, load_target, make_objective
+from training.session import load_target, make_objective
 from training.speculate import Speculation
+from training.start import first_weights
 from training.target import BatchTarget
 from training.trainer import Trainer
 
 BEGAN = time.monotonic()
+NAME = "benchmarks.draft_arms"
 HEADS = ("dflash", "domino", "dspark")
 WARM = 20  # steps that compile and capture; not timed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    origin = Origin.at_start(shlex.join(["python", "-m", NAME, *(argv or sys.argv[1:])]))
     config = load_config(args.config, [*args.overrides, f"output={args.out}"])
+    args.out.mkdir(parents=True, exist_ok=True)
     device = open_device(config.device)
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # refuses masked queries of few rows
@@ -62,6 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         steps = round(args.steps * ms[args.equal_time] / ms[name]) if name in ms else args.steps
         if abs(steps / args.steps - 1) > 0.03 and not arms.is_late:
             arms.run(name, changes, seed, steps, "time")
+    about = {"hardware": hardware(config.device), **origin.at_end()}
+    about |= {"tree": imported_tree(args.tree), "rows": len(packed), "documents": len(documents)}
+    about |= {"tokens_a_step": config.rows * config.row_length * config.accumulation}
+    (args.out / f"about-{share}.json").write_text(json.dumps(about, indent=1) + "\n")
     return 0
 
 
@@ -84,7 +95,7 @@ class Arms:
     @property
     def is_late(self) -> bool:
         """Whether no further run fits."""
-        return time.monotonic() - BEGAN > self._args.deadline
+        return time.monotonic() - BEGAN > float(self._args.deadline)
 
     def run(self, name: str, changes: Sequence[str], seed: int, steps: int, equal: str) -> float:
         """Trains, measures and writes one line; returns milliseconds of a step."""
@@ -144,8 +155,7 @@ class Arms:
 
 
 def parser() -> argparse.ArgumentParser:
-    name = "python -m benchmarks.draft_arms"
-    found = argparse.ArgumentParser(prog=name, description=__doc__)
+    found = argparse.ArgumentParser(prog=f"python -m {NAME}", description=__doc__)
     found.add_argument("config", type=Path, help="a training config")
     found.add_argument("overrides", nargs="*", metavar="key=value")
     found.add_argument("--arm", nargs="+", action="append", help="a draft: NAME key=value ...")
@@ -160,6 +170,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--max-tokens", type=int, default=15_000_000, metavar="N", help="of text")
     found.add_argument("--new-tokens", type=int, default=256, metavar="N", help="of an answer")
     found.add_argument("--every", type=int, default=1, metavar="N", help="of the held-out prompts")
+    add_argument(found)
     return found
 
 

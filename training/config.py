@@ -68,6 +68,9 @@ class TrainConfig:
         "auto", help="flex: FlexAttention in compiled layers; auto: that on a GPU, else dense"
     )
     chunk: int = field(4096, help="rows of logits at a time")
+    parallel: Literal["replicated", "fsdp"] = field(
+        "replicated", help="of several ranks each holds the draft, or (FSDP2, adamw) a part of it"
+    )
     seed: int = field(0, help="of weights, order and anchors")
     device: str = field("cpu", help="cpu or cuda")
     dtype: Literal["float32", "bfloat16"] = field("float32", help="of the products; masters: f32")
@@ -115,6 +118,8 @@ class TrainConfig:
             raise OptionError("format", self.format, f"has no {self.head} head; use native")
         if self.attention == "flex" and self.device == "cpu":
             raise OptionError("attention", "flex", "learns on a GPU only; use auto or dense")
+        if self.parallel == "fsdp" and self.optimizer == "muon":
+            raise OptionError("parallel", "fsdp", "cuts the matrices that muon needs; use adamw")
         if self.mask_token_id < 0:
             raise OptionError("mask_token_id", self.mask_token_id, "must be an id")
 

@@ -5,7 +5,9 @@ half of it is the chance that a sampled token is accepted. Gradients are formed 
 chunk's [rows, vocab] logits exist at a time.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -57,13 +59,14 @@ class _Distance(torch.autograd.Function):
         to_hidden, to_small = torch.empty_like(hidden), torch.empty_like(small)
         to_up = torch.zeros_like(up, dtype=torch.float32)
         rows = torch.empty(3, len(hidden), device=hidden.device)
+        of_rows = _fused_row_losses() if hidden.is_cuda else _row_losses
         for first in range(0, len(hidden), head.chunk):
             part = slice(first, first + head.chunk)
             base = hidden[part] @ head.lm_head.T
             final = torch.addmm(base, small[part], up.T)
-            teacher = (last[part] @ head.lm_head.T).float().softmax(-1)
-            slope, rows[:, part] = _row_losses(head, base, final, teacher, labels[part])
-            slope = (slope * weight[part, None]).to(hidden.dtype)
+            teacher = last[part] @ head.lm_head.T
+            shares = head.ce, head.l1
+            slope, rows[:, part] = of_rows(shares, base, final, teacher, labels[part], weight[part])
             torch.mm(slope, head.lm_head, out=to_hidden[part])
             torch.mm(slope, up, out=to_small[part])
             to_up += slope.T @ small[part]
@@ -81,16 +84,30 @@ class _Distance(torch.autograd.Function):
 
 
 def _row_losses(
-    head: DistanceHead, base: Tensor, final: Tensor, teacher: Tensor, labels: Tensor
+    share: tuple[float, float],
+    base: Tensor,
+    final: Tensor,
+    teacher: Tensor,
+    labels: Tensor,
+    weight: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of each row's loss by its final logits [n, V], and its three figures [3, n]."""
+    """Logits [n, V] -> gradient of the weighted losses by the final ones, in their dtype, and each
+    row's three figures [3, n]. share: of the cross-entropy and of the distance."""
+    ce, l1 = share
     index = labels[:, None]
-    base_loss = torch.logsumexp(base.float(), -1) - base.float().gather(1, index)[:, 0]
+    base_loss = torch.logsumexp(base.float(), -1) - base.gather(1, index)[:, 0].float()
     log_shares = final.float().log_softmax(-1)
     shares = log_shares.exp()
-    apart = shares - teacher
+    apart = shares - teacher.float().softmax(-1)
     sign = apart.sign()
     pull = shares * (sign - (shares * sign).sum(-1, keepdim=True))
-    one = torch.zeros_like(shares).scatter_(1, index, 1.0)
+    one = (torch.arange(shares.shape[1], device=labels.device) == index).float()
     figures = torch.stack([base_loss, -log_shares.gather(1, index)[:, 0], apart.abs().sum(-1)])
-    return head.ce * (shares - one) + head.l1 * pull, figures
+    slope = (ce * (shares - one) + l1 * pull) * weight[:, None]
+    return slope.to(final.dtype), figures
+
+
+@cache
+def _fused_row_losses() -> Callable[..., tuple[Tensor, Tensor]]:
+    """One pass over the logits instead of a dozen; made when first used, since that takes long."""
+    return torch.compile(_row_losses, dynamic=False)

@@ -47,7 +47,8 @@ class FlexAttention:
             for of_context, of_block in zip(context, block, strict=True)
         )
         q = q.flatten(1, 2).transpose(1, 2)
-        out: Any = flex_attention(q, k, v, block_mask=found, enable_gqa=True)
+        out = flex_attention(q, k, v, block_mask=found, enable_gqa=True)
+        assert isinstance(out, Tensor), "no auxiliary outputs were asked for"
         return out.transpose(1, 2).reshape(rows, count, size, heads * dim)
 
 

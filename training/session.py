@@ -13,6 +13,7 @@ from serving.device import open_device
 from serving.draft_config import DraftConfig
 from serving.tensors import DTYPES
 from training import checkpoint
+from training.best import best_so_far, keep_best
 from training.config import TrainConfig
 from training.cross_entropy import Head
 from training.dataset import Document, pack, read_dataset
@@ -20,14 +21,14 @@ from training.draft import DraftForward
 from training.draft_json import draft_json, rope_fields, tapped_layers
 from training.dspark_objective import DSparkObjective
 from training.errors import TrainingError
-from training.evaluate import HeldOut, evaluate, read_held_out
+from training.evaluate import MACRO, HeldOut, evaluate, read_held_out
 from training.export import export, export_speculators, parse_draft
 from training.features import Features
 from training.objective import Objective
 from training.ranks import ONE_RANK, Ranks
 from training.sanity import check_features
 from training.slots import ScoredSlots
-from training.start import copied_layers, new_weights, read_weights
+from training.start import first_weights
 from training.target import BatchTarget
 from training.trainer import Trainer
 from training.vocabulary import Vocabulary
@@ -80,16 +81,14 @@ class Session:
                     bad = 0 if math.isfinite(line["loss"]) else bad + 1
                     if bad >= STOP_AFTER:
                         raise self._diverged()
-                if self._is_due(config.eval_interval, end) and self.held_out and self._leads:
-                    found = self._evaluation()
-                    watch.add({"step": trainer.step, "evaluation": found})
-                    report(f"step {trainer.step}: {shown(found)}")
+                if self._is_due(config.eval_interval, end) and self.held_out:
+                    self._evaluate(watch, report)
                 if self._is_due(config.save_interval, end):
                     if trainer.is_finite:
                         self.save()
                     elif trainer.step == end:
                         raise self._diverged()
-        return self.export_last() if self._leads else config.output / EXPORT
+        return self.export_last()
 
     @property
     def _leads(self) -> bool:
@@ -114,26 +113,36 @@ class Session:
     def _diverged(self) -> TrainingError:
         """The step is kept for a look at it; what a resume would load stays as it was."""
         step, place = self.trainer.step, self.config.output / f"diverged_{self.trainer.step:07d}"
+        state = self.trainer.state()
         if self._leads:
-            checkpoint.write(place, self.trainer.state())
+            checkpoint.write(place, state)
         return TrainingError(f"loss: not finite up to step {step}, kept in {place}; lower lr")
 
-    def _evaluation(self) -> dict[str, Any]:
-        """What real drafting on the held-out prompts accepts now."""
-        draft, config = self.export(self.config.output / EVALUATED), self.config
-        return evaluate(
-            self.target, draft, self.held_out, width=config.block_size, new=config.eval_tokens
-        )
+    def _evaluate(self, watch: Watch, report: Report) -> None:
+        """What real drafting on the held-out prompts accepts now; the best draft so far is kept."""
+        config, step = self.config, self.trainer.step
+        draft = self.export(config.output / EVALUATED)
+        if not self._leads:
+            return
+        width, new = config.block_size, config.eval_tokens
+        found = evaluate(self.target, draft, self.held_out, width=width, new=new)
+        watch.add({"step": step, "evaluation": found})
+        best = best_so_far(config.output)
+        report(f"step {step}: {shown(found)}")
+        if found[MACRO] > best:
+            keep_best(config.output, draft, {"step": step, MACRO: found[MACRO]})
 
     def save(self) -> None:
         """A checkpoint of now."""
+        state = self.trainer.state()
         if self._leads:
-            keep = self.config.max_checkpoints
-            checkpoint.save(self.config.output, self.trainer.state(), keep=keep)
+            checkpoint.save(self.config.output, state, keep=self.config.max_checkpoints)
 
     def export(self, folder: Path) -> Path:
         """A checkpoint for the draft service, read back as it reads it."""
-        export(folder, self.draft_json, self.trainer.masters, self.target.config)
+        masters = self.trainer.whole_masters()
+        if self._leads:
+            export(folder, self.draft_json, masters, self.target.config)
         return folder
 
     def export_last(self) -> Path:
@@ -141,7 +150,9 @@ class Session:
         folder, config = self.config.output / EXPORT, self.config
         if config.format == "native":
             return self.export(folder)
-        export_speculators(folder, self.draft_json, self.trainer.masters, self.target)
+        masters = self.trainer.whole_masters()
+        if self._leads:
+            export_speculators(folder, self.draft_json, masters, self.target)
         return folder
 
 
@@ -218,16 +229,6 @@ def make_objective(config: TrainConfig, draft: DraftConfig, target: BatchTarget)
             confidence=config.confidence,
         )
     return Objective(draft=forward, head=head, gamma=config.gamma, slots=slots)
-
-
-def first_weights(
-    config: TrainConfig, draft: DraftConfig, target: BatchTarget
-) -> dict[str, torch.Tensor]:
-    """What config.init and config.start ask for."""
-    if config.init:
-        return read_weights(config.init, draft)
-    found = new_weights(draft, config.seed, target.final_norm)
-    return found | (copied_layers(draft, target) if config.start == "target" else {})
 
 
 def load_target(config: TrainConfig, dtype: torch.dtype, device: torch.device) -> BatchTarget:

@@ -33,6 +33,7 @@ def smoke(report: Callable[[str], None], *, shift: bool = True) -> bool:
         weight.requires_grad_()
     optimizer = torch.optim.AdamW(weights.values(), lr=RATE, weight_decay=0.0)
     accuracy = final = base = 0.0
+    first: tuple[float, ...] = ()
     for step in range(STEPS):
         share = base_share(step, STEPS, steps=CURRICULUM)
         sums = objective.sums(weights, rows, anchors, torch.tensor(share))
@@ -40,16 +41,21 @@ def smoke(report: Callable[[str], None], *, shift: bool = True) -> bool:
         if step % 10 == 0 or step == STEPS - 1:
             found = objective.measure(weights, rows, anchors).figures()
             accuracy = found["accuracy"]
+            first = first or (final, base, accuracy)
             report(
-                f"step={step} final_loss={final:.4f} base_loss={base:.4f} "
-                f"final_acc={accuracy:.4f} base_acc={found['base_accuracy']:.4f} "
-                f"accept_len={found['accept_len']:.3f} lambda={share:.3f}"
+                f"[smoke] step {step:3}  final_loss={final:.4f}  base_loss={base:.4f}  "
+                f"final_acc={accuracy:.4f}  base_acc={found['base_accuracy']:.4f}  "
+                f"accept_len={found['accept_len']:.3f}  lambda_base={share:.3f}"
             )
         optimizer.zero_grad()
         (sums.loss / sums.weight).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
         optimizer.step()
     learnt = accuracy >= GOAL and final < 0.7 * base
+    report(
+        f"[smoke] DONE  final_loss {first[0]:.4f}->{final:.4f}  "
+        f"base_loss {first[1]:.4f}->{base:.4f}  final_acc {first[2]:.4f}->{accuracy:.4f}"
+    )
     report("learnt by heart" if learnt else f"NOT learnt: accuracy {accuracy:.3f}, goal {GOAL}")
     return learnt
 

@@ -10,10 +10,21 @@ from serving.checkpoint import Checkpoint
 from serving.draft_config import DraftConfig
 from serving.draft_tensors import W2, draft_tensor_name, draft_tensors
 from serving.tensor_names import layer_tensors
+from training.config import TrainConfig
 from training.errors import TrainingError
 from training.target import BatchTarget
 
 OUTPUTS = ("o_proj.weight", "down_proj.weight")  # they write to the residual stream
+
+
+def first_weights(
+    config: TrainConfig, draft: DraftConfig, target: BatchTarget
+) -> dict[str, Tensor]:
+    """What config.init and config.start ask for."""
+    if config.init:
+        return read_weights(config.init, draft)
+    found = new_weights(draft, config.seed, target.final_norm)
+    return found | (copied_layers(draft, target) if config.start == "target" else {})
 
 
 def new_weights(config: DraftConfig, seed: int, final_norm: Tensor) -> dict[str, Tensor]:

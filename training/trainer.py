@@ -17,10 +17,12 @@ from training.config import TrainConfig
 from training.curriculum import base_share
 from training.features import Features
 from training.generate import captured
+from training.holding import Holding, Replicated
 from training.objective import Objective
 from training.optimizer import learning_rate, make_optimizers
 from training.ranks import ONE_RANK, Ranks
 from training.rows import Anchors, candidates, choose_anchors
+from training.sharded import Sharded
 
 # What a resumed run may change without becoming another run.
 FREE = (
@@ -34,7 +36,7 @@ FREE = (
     *("format", "held_out", "eval_interval", "eval_tokens", "tensorboard"),
 )
 # Paths, and where and how things are computed.
-FREE_TOO = ("data", "target", "device", "features", "chunk", "attention")
+FREE_TOO = ("data", "target", "device", "features", "chunk", "attention", "parallel")
 
 
 class Trainer:
@@ -53,7 +55,9 @@ class Trainer:
         self.config, self.objective, self.features = config, objective, features
         self.dtype, self.step = dtype, 0
         device = objective.head.lm_head.device
-        self.masters = {n: w.to(device) for n, w in masters.items()}
+        hold = Sharded if config.parallel == "fsdp" and ranks.count > 1 else Replicated
+        self._holding: Holding = hold(masters, device, dtype, ranks)
+        self.masters = self._holding.masters
         # Every gradient and the sums (the loss's denominator, both branches' losses) in one memory,
         # which is what ranks add up.
         sizes = [w.numel() for w in self.masters.values()]
@@ -74,12 +78,17 @@ class Trainer:
         self._uniform = torch.zeros(config.rows, config.row_length - 1, device=device)
         self._share, self._norm = torch.zeros((), device=device), torch.zeros((), device=device)
         self._graphs: dict[Callable[[], None], torch.cuda.CUDAGraph] = {}
-        self._graph_pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        captures = device.type == "cuda" and self._holding.captures
+        self._graph_pool = torch.cuda.graph_pool_handle() if captures else None
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """Copies in the dtype of the products."""
-        return {name: w.detach().to(self.dtype) for name, w in self.masters.items()}
+        """Copies in the dtype of the products; all ranks ask for them."""
+        return {name: w.detach().to(self.dtype) for name, w in self.whole_masters().items()}
+
+    def whole_masters(self) -> dict[str, Tensor]:
+        """float32 weights by name; all ranks ask for them."""
+        return self._holding.whole(self.masters)
 
     @property
     def is_finite(self) -> bool:
@@ -106,7 +115,7 @@ class Trainer:
             number = self.step * config.accumulation + micro
             self._load(self.ranks.turn(number))
             self._do(self._micro)
-        self.ranks.add_up(self._shared)
+        self._holding.add_up(self._shared, self._sums)
         self._do(self._update)
         self.step += 1
 
@@ -129,7 +138,7 @@ class Trainer:
         }
 
     def state(self) -> State:
-        """All that a resumed run needs."""
+        """All that a resumed run needs; all ranks ask for it."""
         config = {
             name: str(value) if name == "init" else value
             for name, value in dataclasses.asdict(self.config).items()
@@ -137,15 +146,26 @@ class Trainer:
         }
         saved = checkpoint.flatten(self._optimizers) if self.config.save_optimizer else {}
         meta: dict[str, Any] = {"step": self.step, "config": config}
-        return State(masters=self.masters, optimizer=saved, meta=meta)
+        return State(masters=self.whole_masters(), optimizer=self._joined(saved), meta=meta)
+
+    def _joined(self, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Moments as whole as the weights that they belong to; counters as they are."""
+        names = list(self.masters)
+        return {
+            key: self._holding.whole({names[int(key.split(".")[1])]: moment}).popitem()[1]
+            if moment.dim()
+            else moment
+            for key, moment in saved.items()
+        }
 
     def resume(self, state: State) -> None:
         """Raises TrainingError naming a setting that differs."""
         checkpoint.refuse_other_run(state.meta["config"], self.state().meta["config"])
         with torch.no_grad():
             for name, weight in self.masters.items():
-                weight.copy_(state.masters[name])
-        checkpoint.restore(self._optimizers, state.optimizer)
+                weight.copy_(self._holding.part(state.masters[name]))
+        moments = {k: self._holding.part(m) if m.dim() else m for k, m in state.optimizer.items()}
+        checkpoint.restore(self._optimizers, moments)
         self.step = int(state.meta["step"])
 
     @property
@@ -188,9 +208,7 @@ class Trainer:
 
     def _micro(self) -> None:
         """Adds one micro-batch's gradients, not divided yet."""
-        leaves = {name: w.requires_grad_() for name, w in self.weights.items()}
-        sums = self.objective.sums(leaves, self._batch, self.anchors(), self._share)
-        slopes = torch.autograd.grad(sums.loss, list(leaves.values()))
+        slopes, sums = self._holding.micro(self.objective, self._batch, self.anchors(), self._share)
         for gradient, slope in zip(self._gradients, slopes, strict=True):
             gradient += slope  # bfloat16 ones are widened on the way
         self._sums += torch.stack([sums.weight, sums.base, sums.final])
@@ -199,7 +217,7 @@ class Trainer:
         """Divides by the whole step's weight, clips, steps, clears."""
         gradients = self._gradients
         torch._foreach_mul_(gradients, 1 / (self._sums[0] + 1e-6))
-        self._norm.copy_(torch.nn.utils.get_total_norm(gradients))
+        self._norm.copy_(self._holding.norm(gradients))
         torch._foreach_mul_(gradients, (self.config.clip / (self._norm + 1e-6)).clamp(max=1.0))
         for optimizer in self._optimizers:
             optimizer.step()

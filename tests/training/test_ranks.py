@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
+from serving.option_type import OptionError
 from tests.training import runs
+from training.checkpoint import load
 
 ROOT = Path(__file__).parents[2]
 PYTHONPATH = ":".join(str(ROOT / part) for part in ("", "protos/gen", "kernels"))
@@ -23,21 +26,28 @@ from training.session import open_session
 
 torch.set_num_threads(1)
 out, ranks = Path(sys.argv[1]), join(torch.device("cpu"))
-config = runs.config(out / str(ranks.rank))
-documents = runs.documents()
-session = open_session(config, lambda _: None, documents=documents, ranks=ranks)
-for _ in range(3):
-    session.trainer.train_step()
-save_file(dict(session.trainer.masters), out / f"{ranks.rank}.safetensors")
+for until in (2, 4):  # interrupted, then gone on with
+    config = runs.config(out / "run", parallel=sys.argv[2])
+    ranks.least(0)
+    session = open_session(config, lambda _: None, documents=runs.documents(), ranks=ranks)
+    session.run(lambda _: None, until=until)
+whole = session.trainer.whole_masters()
+held = {name: w for name, w in session.trainer.masters.items()}
+save_file(whole, out / f"{ranks.rank}.safetensors")
+save_file(held, out / f"held-{ranks.rank}.safetensors")
 """
 
 
-def test_two_ranks_equal_one_with_accumulation(tmp_path: Path) -> None:
-    """Sums divided once too often make learning depend on the number of GPUs (verl-SpeCo #29)."""
+@pytest.mark.parametrize("parallel", ["replicated", "fsdp"])
+def test_two_ranks_equal_one_with_accumulation(tmp_path: Path, parallel: str) -> None:
+    """Sums divided once too often make learning depend on the number of GPUs (verl-SpeCo #29).
+
+    With fsdp each rank holds half of everything, and the checkpoint is that of one rank.
+    """
     port = str(free_port())
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(tmp_path)],
+            [sys.executable, "-c", RANK, str(tmp_path), parallel],
             cwd=ROOT,
             env={
                 **{"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"},
@@ -48,13 +58,26 @@ def test_two_ranks_equal_one_with_accumulation(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     assert [p.wait(200) for p in processes] == [0, 0]
-    whole = runs.session(tmp_path / "one", accumulation=2)
-    for _ in range(3):
-        whole.trainer.train_step()
+    one = runs.session(tmp_path / "one", accumulation=2)
+    one.run(lambda _: None, until=4)
     ranks = [load_file(tmp_path / f"{rank}.safetensors") for rank in range(2)]
-    for name, weight in whole.trainer.masters.items():
+    held = [load_file(tmp_path / f"held-{rank}.safetensors") for rank in range(2)]
+    saved, alone = load(tmp_path / "run"), load(tmp_path / "one")
+    assert saved and alone
+    for name, weight in one.trainer.masters.items():
         assert torch.equal(ranks[0][name], ranks[1][name]), name
         torch.testing.assert_close(ranks[0][name], weight, atol=2e-5, rtol=1e-4)
+        assert torch.equal(saved.masters[name], ranks[0][name]), name
+        count = sum(h[name].numel() for h in held)
+        assert count == weight.numel() * (2 if parallel == "replicated" else 1), name
+    for key, moment in alone.optimizer.items():
+        torch.testing.assert_close(saved.optimizer[key], moment, atol=2e-5, rtol=1e-3)
+
+
+def test_muon_needs_whole_matrices(tmp_path: Path) -> None:
+    """Orthogonalised parts are not the parts of the orthogonalised matrix."""
+    with pytest.raises(OptionError, match="parallel"):
+        runs.config(tmp_path, parallel="fsdp", optimizer="muon")
 
 
 def free_port() -> int:

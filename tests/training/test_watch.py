@@ -17,9 +17,11 @@ from tests.engines import MODES, engines
 from tests.recorded_models import BLOCK, PROMPTS, TARGET
 from tests.training import runs, tiny
 from training import checkpoint
+from training.best import ABOUT, BEST, best_so_far, keep_best
 from training.conversations import LineError
 from training.errors import TrainingError
-from training.evaluate import read_held_out
+from training.evaluate import MACRO, read_held_out
+from training.export import WEIGHTS_FILE
 from training.session import EXPORT
 from training.watch import METRICS, scalars
 
@@ -69,6 +71,21 @@ def test_evaluation_is_what_the_services_accept(tmp_path: Path) -> None:
     shares = found["workloads"]["even"]["accepted_shares"]
     assert len(shares) == BLOCK - 1 and shares == sorted(shares, reverse=True)
     assert "base_acceptance_macro" in found
+
+
+def test_the_best_draft_stays(tmp_path: Path) -> None:
+    """Rotation removed the best weights, and the last ones were shipped."""
+    lines = trained(tmp_path, eval_interval=4, max_checkpoints=1)
+    found = {line["step"]: line["evaluation"][MACRO] for line in lines if "evaluation" in line}
+    kept = json.loads((tmp_path / BEST / ABOUT).read_text())
+    assert kept == {"step": max(found, key=lambda s: found[s]), MACRO: max(found.values())}
+    worse, better = tmp_path / EXPORT, (tmp_path / BEST / WEIGHTS_FILE).read_bytes()
+    assert best_so_far(tmp_path) == kept[MACRO]
+    (worse / "config.json").write_text("{}")
+    keep_best(tmp_path, worse, {"step": 99, MACRO: 9.0})
+    assert best_so_far(tmp_path) == 9.0
+    assert (tmp_path / BEST / "config.json").read_text() == "{}"
+    assert better and not list(tmp_path.glob(".best*"))
 
 
 def test_figures_of_a_line(tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""`python -m benchmarks.draft_arms_report OUT... --json FILE`: runs of benchmarks.draft_arms in, a
+table of the heads and the figures for benchmarks/summary.json out.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.text_table import text_table
+
+MACRO = ("gsm8k", "humaneval", "mt-bench", "math500")
+Lines = Sequence[dict[str, Any]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.draft_arms_report")
+    parser.add_argument("out", nargs="+", type=Path, help="folders of benchmarks.draft_arms")
+    parser.add_argument("--json", type=Path, help="where the result goes")
+    args = parser.parse_args(argv)
+    lines = [
+        json.loads(line)
+        for folder in args.out
+        for line in (folder / "arms.jsonl").read_text().splitlines()
+    ]
+    about = [json.loads(f.read_text()) for o in args.out for f in sorted(o.glob("about-*.json"))]
+    rows = [summed(lines, *key) for key in dict.fromkeys((x["arm"], x["equal"]) for x in lines)]
+    print(shown(rows))
+    if args.json:
+        result = {"benchmark": "draft_arms", **together(about), "arms": rows, "runs": lines}
+        result["figures"] = figures(rows, result, about[0])
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+def macro(line: dict[str, Any], kind: str = "acceptance") -> float:
+    """Mean of the workloads' acceptance lengths, those that are there."""
+    return statistics.mean(line[kind][w]["acceptance_length"] for w in MACRO if w in line[kind])
+
+
+def summed(lines: Lines, arm: str, equal: str) -> dict[str, Any]:
+    """An arm over its seeds."""
+    some = [x for x in lines if (x["arm"], x["equal"]) == (arm, equal)]
+    first = min(some, key=lambda x: int(x["seed"]))
+    found: dict[str, Any] = {
+        "arm": arm,
+        "equal": equal,
+        "changes": first["changes"],
+        "seeds": len(some),
+        "steps": round(statistics.mean(x["steps"] for x in some)),
+        "ms_a_step": round(statistics.mean(x["ms_a_step"] for x in some), 2),
+        "parameters": first["parameters"],
+        "macro": round(statistics.mean(map(macro, some)), 4),
+        "macro_by_seed": [round(macro(x), 4) for x in sorted(some, key=lambda x: int(x["seed"]))],
+        "workloads": {
+            w: round(statistics.mean(x["acceptance"][w]["acceptance_length"] for x in some), 4)
+            for w in first["acceptance"]
+        },
+        "accepted_shares": {w: v["accepted_shares"] for w, v in first["acceptance"].items()},
+    }
+    if "base" in first:
+        found["base_macro"] = round(macro(first, "base"), 4)
+    if times := first.get("step_ms"):
+        found["step_ms"] = times
+        for c in ("c1", "c8"):
+            spent = times[f"draft_{c}"] + times[f"verify_{c}"]
+            found[f"tokens_a_ms_{c}"] = round(found["macro"] / spent, 4)
+    return found
+
+
+def together(about: Lines) -> dict[str, Any]:
+    """Where the processes' figures come from; clean when all ran the one commit."""
+    first, commits = about[0], {a["tree"]["commit"] for a in about}
+    clean = all(a["tree"]["clean"] for a in about) and len(commits) == 1
+    changed = sorted({c for a in about for c in a["tree"].get("changed", ())})
+    tree = {"commit": first["tree"]["commit"], "clean": clean, "changed": changed}
+    kept = {key: first[key] for key in ("date", "hardware", "versions", "command")}
+    return {**kept, "tree": tree, "documents": first["documents"], "rows": first["rows"]}
+
+
+def figures(rows: Lines, result: dict[str, Any], about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Domino over DFlash, DSpark's best, and the trainer's speed."""
+    by = {row["arm"]: row for row in rows if row["equal"] == "steps"}
+    origin = {key: result[key] for key in ("hardware", "date", "versions", "command")}
+    found: list[dict[str, Any]] = []
+
+    def add(name: str, value: float, unit: str, goal: float | None) -> None:
+        about = {"id": name, "value": round(value, 4), "unit": unit, "goal": goal}
+        found.append({**about, "lower_is_better": False, **origin})
+
+    how = "macro of GSM8K, HumanEval, MT-Bench, MATH500 at width 16, greedy, bfloat16"
+    if {"domino", "dflash"} <= by.keys():
+        same = f"{how}; {by['domino']['steps']} steps each, mean of {by['domino']['seeds']} seeds"
+        value = by["domino"]["macro"] / by["dflash"]["macro"]
+        add("embedded_domino_over_dflash_acceptance", value, f"x DFlash ({same})", 1.15)
+    if sparks := [row for row in by.values() if row["arm"].startswith("dspark")]:
+        best = max(sparks, key=lambda row: float(row["macro"]))
+        unit = f"tokens per verify step ({how}; {best['steps']} steps, {best['arm']})"
+        add("embedded_dspark_acceptance_macro_b16", best["macro"], unit, None)
+    if "domino" in by:
+        speed = about["tokens_a_step"] / by["domino"]["ms_a_step"] * 1e3
+        unit = "tokens of packed rows a second, 64 blocks of 16 in 640 (one H200)"
+        add("train_tokens_per_s_embedded", speed, unit, None)
+    return found
+
+
+def shown(rows: Lines) -> str:
+    """One line an arm, first those of equal steps."""
+    head = ["arm", "equal", "seeds", "steps", "ms", "params", "macro", "base"]
+    head += ["draft c1", "verify c1", "tok/ms c1", "tok/ms c8"]
+    body = [
+        [
+            row["arm"],
+            row["equal"],
+            str(row["seeds"]),
+            str(row["steps"]),
+            f"{row['ms_a_step']:.2f}",
+            f"{row['parameters'] / 1e6:.1f}M",
+            f"{row['macro']:.3f}",
+            f"{row['base_macro']:.3f}" if "base_macro" in row else "",
+            *(
+                f"{row['step_ms'][k]:.3f}" if "step_ms" in row else ""
+                for k in ("draft_c1", "verify_c1")
+            ),
+            *(f"{row[k]:.3f}" if k in row else "" for k in ("tokens_a_ms_c1", "tokens_a_ms_c8")),
+        ]
+        for row in sorted(rows, key=lambda r: str(r["equal"]))
+    ]
+    return text_table(head, body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

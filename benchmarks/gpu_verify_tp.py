@@ -10,13 +10,13 @@ import datetime
 import json
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import triton
+from torch import Tensor
 
 from benchmarks.gpu_verify_checks import expect, relative
 from benchmarks.gpu_verify_model import (
@@ -32,7 +32,11 @@ from benchmarks.gpu_verify_model import (
 from benchmarks.gpu_verify_times import CONTEXT, cublas_ms
 from benchmarks.gpu_verify_timing import copy_tb_s, replay_us
 from benchmarks.gpu_verify_tree import add_argument, imported_tree
-from verify_service.gpu_rows import ragged_rows
+from domino_kernels.gpu.norm import add_rms_norm
+from domino_kernels.paged_kv import PagedKV
+from verify_service.gpu_exchange import Exchange
+from verify_service.gpu_rows import Rows, ragged_rows
+from verify_service.gpu_target import GpuTarget
 from verify_service.ranks import ALONE, Ranks, join
 
 STEPS = ((1, 1), (8, 1), (1, 16), (8, 16))
@@ -54,6 +58,8 @@ def prove(ranks: Ranks) -> list[str]:
             kv = target.new_kv(PAGES, PAGE)
             rows = ragged_rows(work, PAGE, target.plan, target.device)
             logits = target.logits(target.forward(rows, kv, None))
+            if group is ranks:
+                lines += _same_by_nccl(target, kv, rows, logits)
             found.append(target.vocabulary.whole(logits))
             chosen.append(target.vocabulary.best(logits)[0])
             step = step_graphs(target, kv, 4, 16, None)
@@ -65,6 +71,15 @@ def prove(ranks: Ranks) -> list[str]:
             same = torch.equal(chosen[0], chosen[2]) and torch.equal(chosen[1], chosen[3])
             lines.append(expect(f"{ranks.size} ranks, choices", 0.0 if same else 1.0, 0.0))
     return lines
+
+
+def _same_by_nccl(target: GpuTarget, kv: PagedKV, rows: Rows, logits: Tensor) -> list[str]:
+    """Whether the sums give the same bits through NCCL."""
+    exchange = target._exchange
+    most, exchange._most = exchange._most, 0
+    same = torch.equal(target.logits(target.forward(rows, kv, None)), logits)
+    exchange._most = most
+    return [expect(f"sums in the norm (room for {most} rows) and by NCCL", float(not same), 0.0)]
 
 
 def bytes_read(ranks: Ranks) -> int:
@@ -96,23 +111,31 @@ def time_steps(ranks: Ranks, floor_ms: float) -> list[dict[str, Any]]:
 
 
 def exchanges(ranks: Ranks) -> list[dict[str, Any]]:
-    """Microseconds of one sum over ranks within a graph, by several means."""
-    from torch.distributed import _symmetric_memory as symmetric
-
-    group = dist.group.WORLD
-    assert group is not None, "ranks have joined"
+    """Microseconds of a sum over ranks and the norm behind it in a graph, by several means."""
+    hidden, device = 5120, torch.device("cuda", torch.cuda.current_device())
+    exchange = Exchange(ranks, hidden, torch.bfloat16, device)
+    weight = torch.ones(hidden, device="cuda").bfloat16()
     found = []
     for rows in (1, 16, 128):
-        x = torch.randn(rows, 5120, device="cuda").bfloat16()
-        shared = symmetric.empty(x.shape, dtype=x.dtype, device=x.device)
-        symmetric.rendezvous(shared, group.group_name)
-        shared.copy_(x)
-        ways: dict[str, Callable[[], object]] = {
-            "all_gather": partial(ranks.stacked, x),
-            "all_reduce": partial(dist.all_reduce, x.clone()),
-            "one_shot": partial(
-                torch.ops.symm_mem.one_shot_all_reduce, shared, "sum", group.group_name
-            ),
+        x = torch.randn(rows, hidden, device="cuda").bfloat16()
+        stream = x.clone()
+
+        def gathered(x: Tensor = x, stream: Tensor = stream) -> None:
+            add_rms_norm(stream, ranks.stacked(x), weight, 1e-6, early=False)
+
+        def reduced(x: Tensor = x, stream: Tensor = stream) -> None:
+            dist.all_reduce(x)
+            add_rms_norm(stream, x[None], weight, 1e-6, early=False)
+
+        def fused(stream: Tensor = stream) -> None:
+            room = exchange.room(len(stream))
+            assert room is not None, "few rows"
+            exchange.add_norm(stream, room[None], weight, 1e-6)
+
+        ways: dict[str, Callable[[], None]] = {
+            "all_gather_norm": gathered,
+            "all_reduce_norm": reduced,
+            "exchange_norm": fused,
         }
         row: dict[str, Any] = {"rows": rows}
         for name, once in ways.items():

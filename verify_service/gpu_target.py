@@ -15,7 +15,7 @@ from domino_kernels.gpu.attention import paged_attention
 from domino_kernels.gpu.attention_plan import AttentionPlan
 from domino_kernels.gpu.few_rows import GpuLinear
 from domino_kernels.gpu.layer import GpuLayer
-from domino_kernels.gpu.norm import add_rms_norm, norm_to_slots
+from domino_kernels.gpu.norm import norm_to_slots
 from domino_kernels.gpu.rope_store import rope_store
 from domino_kernels.paged_kv import PagedKV
 from domino_kernels.rope import RotaryTable
@@ -63,7 +63,7 @@ class GpuTarget:
         self.config, self.dtype, self.device = shard.config, dtype, device
         self.projection, self._taps, self._ranks = projection, tuple(taps), ranks
         self.vocabulary = Vocabulary(config.vocab_size, shard.vocab, ranks)
-        self._exchange = Exchange(ranks, config.hidden_size, dtype, device, fixed=deterministic)
+        self._exchange = Exchange(ranks, config.hidden_size, dtype, device)
         table = (config.vocab_size, config.hidden_size)
         self._embedding = head = shard.table(read(EMBEDDING, table))
         if not config.tied_embeddings:
@@ -102,22 +102,22 @@ class GpuTarget:
         With a projection, `table` [slots, hidden] receives the projected rows in theirs.
         """
         x, eps = self.vocabulary.embed(rows.ids, self._embedding), self.config.rms_norm_eps
-        early = self._ranks.size == 1
+        add_norm = self._exchange.add_norm
         taps = x.new_empty(len(x), len(self._taps), x.shape[1])
         parts = bias = tap = None
         options = self.plan.options()
         for i, layer in enumerate(self.layers):
-            normed = add_rms_norm(x, parts, layer.norm1, eps, bias=bias, tap=tap, early=early)
+            normed = add_norm(x, parts, layer.norm1, eps, bias=bias, tap=tap)
             pages = kv.k[i], kv.v[i]
             qkv = layer.qkv(normed)
             q = rope_store(qkv, layer.heads, self._angles, rows.positions, rows.slots, pages)
             seen = paged_attention(q, pages, rows.queries, splits=rows.splits, **options)
             parts = self._of_all(layer.o, seen.view(len(x), -1))
-            normed = add_rms_norm(x, parts, layer.norm2, eps, bias=layer.o.bias, early=early)
+            normed = add_norm(x, parts, layer.norm2, eps, bias=layer.o.bias)
             parts = self._of_all(layer.down, layer.gate_up.gated(normed))
             bias = layer.down.bias
             tap = taps[:, self._taps.index(i)] if i in self._taps else None
-        normed = add_rms_norm(x, parts, self._norm, eps, bias=bias, tap=tap, early=early)
+        normed = add_norm(x, parts, self._norm, eps, bias=bias, tap=tap)
         if self.projection and table is not None:
             p = self.projection
             norm_to_slots(p.fc(taps.view(len(x), -1)), p.norm, p.eps, table, rows.slots)
@@ -132,7 +132,7 @@ class GpuTarget:
         if self._ranks.size == 1:
             return linear(x)
         room = self._exchange.room(len(x))
-        return self._exchange.total(add_parts(linear(x, room), self.dtype, room))
+        return self._exchange.gathered(add_parts(linear(x, room), self.dtype, room))
 
 
 def _of_layer(read: Read, i: int) -> Read:

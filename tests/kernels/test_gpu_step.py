@@ -225,11 +225,35 @@ for dtype in (torch.float32, torch.bfloat16):
     assert broken[0, 0] == -1 and torch.equal(broken[1:], found[1:])
 """
 
+EXCHANGE = """
+from domino_kernels.gpu.exchange_norm import exchange_norm
+from domino_kernels.gpu.norm import add_rms_norm
+rng = torch.Generator().manual_seed(9)
+n, hidden, room = 3, 48, 5
+rooms = [torch.randn(2, room, hidden, generator=rng) for _ in range(2)]
+flags = [torch.zeros(room, 2, dtype=torch.int32) for _ in range(2)]
+at = [torch.tensor([x.data_ptr() for x in tensors]) for tensors in (rooms, flags)]
+weight, bias = torch.randn(hidden, generator=rng), torch.randn(hidden, generator=rng)
+before = torch.randn(n, hidden, generator=rng)
+wanted = before.clone()
+parts = torch.stack([x[1, :n] for x in rooms])
+normed = add_rms_norm(wanted, parts, weight, 1e-5, bias=bias)
+flags[0][:n, 1] = 1  # the second rank has told; else the first would wait for it
+for rank in range(2):
+    stream, tap = before.clone(), torch.full((n, 2, hidden), torch.nan)
+    out = exchange_norm(stream, *at, room * hidden, rank, weight, 1e-5, bias=bias, tap=tap[:, 1])
+    assert torch.equal(stream, wanted) and torch.equal(out, normed), "bits of the other way"
+    assert torch.equal(tap[:, 1], wanted) and tap[:, 0].isnan().all()
+    told = [[0, 1] if rank else [1, 0]] * n + [[0, 0]] * (room - n)
+    assert flags[1 - rank].tolist() == told, "the other rank is told of each row"
+    assert not flags[rank].any(), "what the other told is used up"
+"""
+
 
 @pytest.mark.parametrize(
     "script",
-    [NORM, ROPE, SILU, ACCEPT, LINEAR, FIXED, BETWEEN, DRAW],
-    ids=["norm", "rope", "silu", "accept", "linear", "fixed", "between", "draw"],
+    [NORM, ROPE, SILU, ACCEPT, LINEAR, FIXED, BETWEEN, DRAW, EXCHANGE],
+    ids=["norm", "rope", "silu", "accept", "linear", "fixed", "between", "draw", "exchange"],
 )
 def test_kernels_equal_their_references(script: str) -> None:
     """A row, slot, part or tie taken wrongly shows nowhere but in the model's answers."""

@@ -1,15 +1,8 @@
 /* A query's result depends on its own keys alone, taken in the order of their positions. */
-#include "attention.h"
-#include "vector.h"
+#include "attention_rows.h"
+#include "keys.h"
 
-enum { MOST_CHUNKS = 16 }; /* head_dim up to 256 */
 #define PICK __builtin_shufflevector
-
-static float *slot(float *base, const head_shape *s, const cache *c, const row_batch *b, int row,
-                   int head, int position) {
-    const long page = b->pages[b->table[row] + position / c->page_size];
-    return base + ((page * s->kv_heads + head) * c->page_size + position % c->page_size) * s->head_dim;
-}
 
 /* x [head_dim] -> normed where there is a norm, then rotated, to y (may be x). */
 static void rotated(const head_shape *s, const float *norm, const float *x, int position, float *y) {
@@ -61,20 +54,6 @@ INLINE void four_sums(floats a, floats b, floats c, floats d, float *sums) {
     store_some(sums, 4, v);
 }
 
-typedef struct {
-    const head_shape *shape;
-    const cache *cache;
-    const row_batch *rows;
-    int row, kv_head, first, last;
-} keys;
-
-/* Where the run of neighbouring keys from `key` on ends, and the first of its vectors. */
-INLINE const float *run_of(const keys *s, float *base, int key, int *end) {
-    const int page_end = (key / s->cache->page_size + 1) * s->cache->page_size;
-    *end = page_end < s->last ? page_end : s->last;
-    return slot(base, s->shape, s->cache, s->rows, s->row, s->kv_head, key);
-}
-
 /* scores[i]: the scaled product of q with key first + i. */
 INLINE void score(const keys *s, const float *q, float *scores, const int chunks,
                   const _Bool whole) {
@@ -99,23 +78,6 @@ INLINE void score(const keys *s, const float *q, float *scores, const int chunks
             four_sums(products[0], products[1], products[2], products[3], scores + i - s->first);
         }
     }
-}
-
-/* scores -> e^(score - highest), their sum returned. */
-static float shares(float *scores, int count) {
-    floats high = {0}, mass = {0};
-    high -= INFINITY;
-    for (int i = 0; i < count; i += LANES)
-        high = maximum(high, load_some(scores + i, count - i < LANES ? count - i : LANES, -INFINITY));
-    float highest = high[0];
-    for (int i = 1; i < LANES; i++) highest = high[i] > highest ? high[i] : highest;
-    for (int i = 0; i < count; i += LANES) {
-        const int left = count - i < LANES ? count - i : LANES;
-        floats share = exponential(load_some(scores + i, left, -INFINITY) - highest);
-        mass += share;
-        store_some(scores + i, left, share);
-    }
-    return sum(mass);
 }
 
 /* G heads that share their keys: q, out [G, head_dim], scores [G, most]. */
@@ -182,13 +144,16 @@ void attention_phase(team *me, const head_shape *s, const cache *c, const row_ba
     const int dim = s->head_dim, group = s->heads / s->kv_heads;
     int together;
     const kernel run = choose(dim, b->rows > 1 ? group : 1, &together);
-    float *own = scores + (long)team_thread(me) * MOST_TOGETHER * most;
+    float *own = scores + (long)team_thread(me) * MOST_QUERIES * most;
     const int parts = s->heads / together;
     for (int item, end; team_take(me, b->rows * parts, 1, &item, &end);) {
         const int row = item / parts, head = item % parts * together;
-        const keys seen = {s, c, b, row, head / group, first[row], last[row]};
-        run(&seen, q + (long)row * stride + head * dim, own, most,
-            out + ((long)row * s->heads + head) * dim);
+        const int rows = rows_together(s, b, row);
+        const float *from = q + (long)row * stride + head * dim;
+        float *to = out + ((long)row * s->heads + head) * dim;
+        keys seen = {s, c, b, row, head / group, first[row], last[row]};
+        if (rows == 1) run(&seen, from, own, most, to);
+        if (rows > 1) attend_rows(&seen, first + row, last + row, rows, from, stride, together, own, most, to);
     }
     team_barrier(me);
 }

@@ -2,7 +2,11 @@
 #pragma once
 #include "pool.h"
 
-enum { MOST_TOGETHER = 4 }; /* heads that read their keys together */
+enum {
+    MOST_TOGETHER = 4,                         /* heads that read their keys together */
+    MOST_ROWS_TOGETHER = 8,                    /* rows of one sequence that do */
+    MOST_QUERIES = MOST_ROWS_TOGETHER * MOST_TOGETHER,
+};
 
 typedef struct {
     float *k, *v; /* one layer's [pages, kv_heads, page_size, head_dim] */
@@ -28,7 +32,7 @@ typedef struct {
 void heads_phase(team *, const head_shape *, const cache *, const row_batch *, float *q,
                  const float *keys, int stride);
 /* A phase: q [rows, stride] -> out [rows, heads * head_dim]; a row sees the keys first..last-1.
-   scores: scratch of MOST_TOGETHER * most floats a thread; most: the widest range, and 4 more. */
+   scores: scratch of MOST_QUERIES * most floats a thread; most: the widest range, and 32 more. */
 void attention_phase(team *, const head_shape *, const cache *, const row_batch *, const float *q,
                      int stride, const int *first, const int *last, float *scores, int most,
                      float *out);

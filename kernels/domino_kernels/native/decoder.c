@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
     row_batch rows;
     const int *first, *last; /* [rules, rows]: keys first..last-1 are visible */
-    int most_keys;           /* the widest range, and 4 more */
+    int most_keys;           /* the widest range, and 32 more */
 } batch;
 
 typedef struct {
@@ -125,7 +125,7 @@ static void append(void *argument, team *me) {
 
 /* x [rows, hidden] in place through all layers; stores the rows' keys and values.
    taps [rows, taps, hidden]; scratch: rows * (hidden + qkv + heads * head_dim + 3 * intermediate) +
-   threads * MOST_TOGETHER * most_keys floats. */
+   threads * MOST_QUERIES * most_keys floats. */
 void domino_forward(pool *p, const decoder *d, const paged_kv *kv, const batch *b, float *x,
                     float *taps, float *scratch) {
     call c = {d, kv, b, x, taps, scratch};

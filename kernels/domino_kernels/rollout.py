@@ -22,10 +22,12 @@ from .rollout_device import (
     matmul_f32,
     pack_key,
 )
+from .rollout_peers import shared_keys
 from .rollout_pool import PoolScorer
 from .rollout_resident import LARGEST_BATCH as RESIDENT_BATCH
-from .rollout_resident import ResidentRollout, fits, machine_of
+from .rollout_resident import ResidentRollout, fits, key_slots, machine_of
 from .rollout_score import first_token, score_all, write_tokens
+from .rollout_shard import VocabShard
 from .rollout_state import GruSteps
 from .rollout_weights import DominoWeights
 
@@ -111,20 +113,29 @@ class DominoRollout:
         if isinstance(mode, int) and 0 < mode < scored and proposals > 1:
             self._pool = self._make_pool(mode)
 
-    def _make_resident(self, weights: DominoWeights, *, full: bool) -> None:
-        """The one launch, where this GPU can run it."""
+    def _make_resident(
+        self, weights: DominoWeights, *, full: bool, shard: VocabShard | None = None
+    ) -> None:
+        """The one launch, where this GPU can run it; weights: with this rank's part of W2."""
         machine, table = machine_of(weights.w2.device), self._steps.table
         if machine is None:
             return
+        tokens = shard.least if shard else len(weights.w2)
         without = "its GRU has no input table" if table is None else None
-        without = without or fits(weights, len(weights.w2), machine.ctas)
+        without = without or fits(weights, tokens, machine.ctas)
         if without or table is None:
             log.warning("the Domino rollout takes several launches a token: %s", without)
             return
+        batch, peers = min(self._max_batch, RESIDENT_BATCH), None
+        if shard:
+            size = key_slots(shard.size, machine.ctas, self.proposals, batch)
+            peers = shared_keys(size, shard.group, weights.w2.device)
+            if peers is None:
+                return
         self.certified = None
         self.resident = ResidentRollout(
             weights, table, self._steps.stacked, machine, full=full, proposals=self.proposals,
-            max_batch=min(self._max_batch, RESIDENT_BATCH), first=self._offset,
+            max_batch=batch, first=self._offset, peers=peers,
         )  # fmt: skip
 
     def _make_pool(self, size: int) -> PoolScorer:

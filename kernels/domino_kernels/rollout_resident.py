@@ -5,7 +5,7 @@ same arithmetic, so that their ids are equal; next: rollout.DominoRollout, which
 """
 
 import ctypes
-import logging
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +17,10 @@ from torch import Tensor
 from .cuda.program import CudaKernel, Definitions, available, shared_limit
 from .rollout_bounds import bound_rows
 from .rollout_device import processors
+from .rollout_peers import EMPTY, PeerKeys
 from .rollout_weights import DominoWeights
 
 TILE, WARPS, LARGEST_BATCH = 8, 16, 64
-EMPTY = -1  # a slot nobody has written yet: all ones
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +50,22 @@ class ResidentRollout:
     def __init__(
         self, weights: DominoWeights, table: Tensor, stacked: Tensor, machine: Machine,
         *, full: bool, proposals: int, max_batch: int, first: int = 0,
+        peers: PeerKeys | None = None,
     ) -> None:  # fmt: skip
         """table [tokens, 3G] float32, stacked [E + 3G, G] as GruSteps has them. full: score every
-        token exactly (mode 0). first: the token of row 0 of W2."""
+        token exactly (mode 0). first: the token of row 0 of W2. peers: where keys of other ranks
+        come, `key_slots` of them a half."""
         self._weights, self._table, self._stacked = weights, table, stacked
-        self._machine, self._full, self._first = machine, full, first
-        self._gru, self._bottleneck = weights.gru_dim, weights.bottleneck_dim
-        self._width = -(-self._bottleneck // 64) * 64
+        self._machine, self._full, self._first, self._peers = machine, full, first, peers
+        self._ranks = len(peers.pointers) if peers else 1
+        self._width = -(-weights.bottleneck_dim // 64) * 64
         self._records = _records(weights.w2, self._width)
-        self._record = self._records.shape[1]
-        self._tiles: int = triton.cdiv(len(weights.w2), TILE)
-        device, runs = weights.w2.device, proposals * max_batch
-        slot_bytes = 2 * self._gru + 2 * self._bottleneck + 12 * machine.ctas
-        self._slots = torch.full((runs * slot_bytes // 8 + 64,), EMPTY, device=device)
-        self._turn = torch.zeros(1, dtype=torch.int32, device=device)
+        tiles, record = self._records.shape
+        self._tiles, self._each, self._record = tiles, -(-tiles // machine.ctas), record
+        device = weights.w2.device
+        words = sum(self._sizes(max_batch, proposals))
+        self._slots = torch.full((words,), EMPTY, dtype=torch.int64, device=device)
+        self._turn = peers.turn if peers else torch.zeros(1, dtype=torch.int32, device=device)
 
     @property
     def copy(self) -> Tensor:
@@ -75,6 +75,8 @@ class ResidentRollout:
     def reset(self, batch: int, n: int) -> None:
         """Empties the slots of a run of so many requests and tokens; must end before `run`."""
         self._slots[: sum(self._sizes(batch, n))].fill_(EMPTY)
+        if self._peers:
+            self._peers.advance()
 
     def run(self, base: Tensor, from_hidden: Tensor, start: Tensor, ids: Tensor) -> None:
         """base [n, B, V], from_hidden [n, B, E] float32, start [>= B] keys of the current tokens
@@ -82,49 +84,52 @@ class ResidentRollout:
         n, batch, vocab = base.shape
         octets: int = triton.next_power_of_2(-(-batch // 8))
         resident = self._resident(octets)
-        places = torch.split(self._slots[: sum(self._sizes(batch, n))], self._sizes(batch, n))
-        h, s, lower, keys = (place.data_ptr() for place in places)
-        params = _params(1)(
+        sizes = self._sizes(batch, n)
+        h, s, lower, keys = (
+            part.data_ptr() for part in torch.split(self._slots[: sum(sizes)], sizes)
+        )
+        peers = self._peers
+        params = _params(self._ranks)(
             base=base.data_ptr(), from_hidden=from_hidden.data_ptr(), table=self._table.data_ptr(),
             w=self._stacked.data_ptr(), w2=self._weights.w2.data_ptr(),
             copy=self._records.data_ptr(), start=start.data_ptr(), ids=ids.data_ptr(),
-            h=h, s=s, lower=lower, keys=(keys,),
-            turn=self._turn.data_ptr(), turn_stride=0, batch=batch, n=n,
-            base_width=base.stride(1), ids_width=ids.stride(0), vocab=vocab, first=self._first,
-            rank=0, tiles=self._tiles, resident=resident,
+            h=h, s=s, lower=lower, keys=peers.pointers if peers else (keys,),
+            turn=self._turn.data_ptr(), turn_stride=peers.own.shape[1] if peers else 0,
+            batch=batch, n=n, base_width=base.stride(1), ids_width=ids.stride(0), vocab=vocab,
+            first=self._first, rank=peers.rank if peers else 0, tiles=self._tiles,
+            resident=resident,
         )  # fmt: skip
         used = self._fixed_bytes(octets) + resident * self._record
         self._machine.launch(self._definitions(octets), used, params)
 
     def _definitions(self, octets: int) -> Definitions:
-        found = {"WARPS": WARPS, "CTAS": self._machine.ctas, "RANKS": 1, "OCTETS": octets}
-        found |= {"E": self._bottleneck, "EP": self._width, "G": self._gru}
-        half = {"HALF_IS_FP16": 1} if self._weights.w2.dtype == torch.float16 else {}
-        return found | {"FULL": int(self._full)} | half
+        weights = self._weights
+        found = {"WARPS": WARPS, "CTAS": self._machine.ctas, "RANKS": self._ranks}
+        found |= {"OCTETS": octets, "E": weights.bottleneck_dim, "EP": self._width}
+        half = {"HALF_IS_FP16": 1} if weights.w2.dtype == torch.float16 else {}
+        return found | {"G": weights.gru_dim, "FULL": int(self._full)} | half
 
     def _sizes(self, batch: int, n: int) -> list[int]:
         """Slots of states, bottlenecks, lower bounds and keys, in words of eight bytes."""
-        runs, ctas = batch * n, self._machine.ctas
-        sizes = (
-            2 * self._gru * runs,
-            2 * self._bottleneck * runs,
-            4 * ctas * runs,
-            8 * ctas * runs,
-        )
-        return [-(-size // 128) * 16 for size in sizes]  # each begins a line
+        runs, ctas, weights = batch * n, self._machine.ctas, self._weights
+        bytes_each = 2 * weights.gru_dim, 2 * weights.bottleneck_dim, 4 * ctas, 8 * ctas
+        return [-(-each * runs // 128) * 16 for each in bytes_each]  # each begins a line
 
     def _resident(self, octets: int) -> int:
         """Tiles of each CTA that stay in shared memory."""
-        each = -(-self._tiles // self._machine.ctas)
         room = self._machine.shared_bytes - self._fixed_bytes(octets)
-        return 0 if self._full else max(0, min(each, room // self._record))
+        return 0 if self._full else max(0, min(self._each, room // self._record))
 
     def _fixed_bytes(self, octets: int) -> int:
         """Shared memory beside the copy, as rollout.cu lays it out."""
-        requests, each = 8 * octets, -(-self._tiles // self._machine.ctas)
-        state = 2 * (self._width + 64) + 2 * self._bottleneck + 64
-        each_request = state + 4 * 24 + 4 * 8 + 4 * each + 5 * 4 + 8
-        return requests * each_request + WARPS * 8 * 32 * 4 + 16 * 16
+        state = 2 * (self._width + 64) + 2 * self._weights.bottleneck_dim + 64
+        each_request = state + 4 * 24 + 4 * 8 + 4 * self._each + 5 * 4 + 8
+        return 8 * octets * each_request + WARPS * 8 * 32 * 4 + 16 * 16
+
+
+def key_slots(ranks: int, ctas: int, proposals: int, max_batch: int) -> int:
+    """Slots of a run's keys."""
+    return ranks * ctas * proposals * max_batch
 
 
 def _records(w2: Tensor, width: int) -> Tensor:
@@ -137,6 +142,7 @@ def _records(w2: Tensor, width: int) -> Tensor:
     return torch.cat([copy, about.view(torch.int8)], 1).contiguous()
 
 
+@functools.cache
 def _params(ranks: int) -> type[ctypes.Structure]:
     """The kernel's struct."""
     pointers = (

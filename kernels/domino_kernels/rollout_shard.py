@@ -39,6 +39,11 @@ class VocabShard:
         return min(self.start + self.padded, self.vocab)
 
     @property
+    def least(self) -> int:
+        """Tokens of the rank that holds fewest."""
+        return self.vocab - (self.size - 1) * self.padded
+
+    @property
     def even(self) -> bool:
         """Whether all ranks hold as many tokens."""
         return self.vocab == self.size * self.padded

@@ -27,7 +27,7 @@ class TpRollout(DominoRollout):
     def __init__(
         self, weights: DominoWeights, lm_head: Tensor, embedding: Tensor, mode: Mode,
         max_batch: int, shard: VocabShard, way: Way | None = None, *, proposals: int = 15,
-        input_table: bool = True,
+        input_table: bool = True, resident: bool = True,
     ) -> None:  # fmt: skip
         """weights, whole; lm_head [shard's tokens, H]; embedding [>= V, H]. ValueError as there.
 
@@ -51,6 +51,8 @@ class TpRollout(DominoRollout):
         head = F.pad(lm_head, (0, 0, 0, padding)) if padding else lm_head
         used = local if way == "sharded" else weights
         self._build(used, head, embedding, mode, max_batch, proposals, input_table, shard.vocab)
+        if resident and way == "sharded":
+            self._make_resident(local, full=mode == 0, shard=shard)
 
     def _make_pool(self, size: int) -> PoolScorer:
         whole = self._weights.w2, size, self.proposals, self._max_batch

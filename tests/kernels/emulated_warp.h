@@ -20,14 +20,16 @@ struct alignas(16) Quad { u32 x, y, z, w; };
 
 struct Warp { u32 words[32][6]; int arrived = 0; u64 turn = 0; };
 struct Block { std::vector<u8> memory; std::vector<Warp> warps; int arrived = 0; u64 turn = 0; };
-struct Fiber { ucontext_t context; std::vector<u8> stack; int thread, cta; bool done = false; };
+struct Fiber { ucontext_t context; std::vector<u8> stack; int thread, cta, gpu; bool done = false; };
 static std::vector<Fiber> fibers;
 static std::vector<Block> blocks;
 static Fiber *running;
 static ucontext_t scheduler;
+static int ctas;  // of a GPU
 #define THREAD (running->thread)
 #define CTA (running->cta)
-#define shared_memory (blocks[CTA].memory.data())
+static Block &block_of() { return blocks[running->gpu * ctas + CTA]; }
+#define shared_memory (block_of().memory.data())
 
 static void give_way() { swapcontext(&running->context, &scheduler); }
 template <class Group> static void meet(Group &group, int size) {
@@ -38,9 +40,9 @@ template <class Group> static void meet(Group &group, int size) {
   }
   while (group.turn == turn) give_way();
 }
-static Warp &warp_of() { return blocks[CTA].warps[THREAD / 32]; }
+static Warp &warp_of() { return block_of().warps[THREAD / 32]; }
 
-static void sync() { meet(blocks[CTA], (int)blocks[CTA].warps.size() * 32); }
+static void sync() { meet(block_of(), (int)block_of().warps.size() * 32); }
 static void converge() { meet(warp_of(), 32); }
 static u32 shuffle_xor(u32 v, int mask) {
   warp_of().words[THREAD % 32][0] = v;

@@ -38,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def macro(line: dict[str, Any], kind: str = "acceptance") -> float:
     """Mean of the workloads' acceptance lengths, those that are there."""
-    return statistics.mean(line[kind][w]["acceptance_length"] for w in MACRO if w in line[kind])
+    return statistics.mean(
+        float(line[kind][w]["acceptance_length"]) for w in MACRO if w in line[kind]
+    )
 
 
 def summed(lines: Lines, arm: str, equal: str) -> dict[str, Any]:

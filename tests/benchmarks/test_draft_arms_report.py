@@ -26,7 +26,7 @@ def test_ratios_are_of_means_at_equal_steps(tmp_path: Path) -> None:
     runs = [("dflash", 0, "steps", 2.0), ("dflash", 1, "steps", 3.0), ("dflash", 0, "time", 9.0)]
     runs += [("domino", 1, "steps", 4.0), ("domino", 0, "steps", 2.0), ("dspark", 0, "steps", 1.5)]
     (tmp_path / "arms.jsonl").write_text("".join(json.dumps(line(*run)) + "\n" for run in runs))
-    about = {"date": "2026-11-30T00:00:00+00:00", "hardware": "x", "versions": {}, "command": "c"}
+    about: dict[str, Any] = {"date": "2026-11-30T00:00:00+00:00", "hardware": "x", "versions": {}, "command": "c"}
     about |= {"documents": 1, "rows": 1, "tokens_a_step": 100}
     for name, clean in (("0", True), ("1", False)):
         tree = {"commit": "a", "clean": clean, "changed": [] if clean else ["f.py"]}

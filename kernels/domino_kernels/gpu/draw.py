@@ -74,7 +74,7 @@ def _reaching(at, top, heat, floor, goal, COUNT: tl.constexpr, V: tl.constexpr, 
     `goal`; sums of more tokens are never smaller, since each is made in one order."""
     bound, sixteen = LOWEST, tl.arange(0, 16)
     for group in tl.static_range((32 - LOW) // 4):
-        shift: tl.constexpr = 28 - 4 * group
+        shift = 28 - 4 * group
         least = bound + (sixteen << shift)
         held = tl.zeros((16, T), tl.int32) if COUNT else tl.zeros((16, T), tl.float64)
         for v0 in tl.range(0, V, T):

@@ -47,6 +47,7 @@ def _exchange_norm_kernel(stream, rooms, flags, weight, bias, out, tap, start, t
     x = tl.zeros((HP,), tl.float32)
     for rank in tl.static_range(RANKS):
         room = tl.load(rooms + rank).to(tl.pointer_type(stream.dtype.element_ty))
+        room = tl.multiple_of(room, 16)  # for wide loads
         part = tl.load(room + start + row * H + k, inside, 0.0, cache_modifier=".cg")
         x += part.to(tl.float32)
     if BIAS:

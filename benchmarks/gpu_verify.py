@@ -16,6 +16,8 @@ import torch
 import triton
 
 from benchmarks.gpu_verify_checks import prove
+from benchmarks.gpu_verify_prompts import time_long
+from benchmarks.gpu_verify_sampling import time_sampling
 from benchmarks.gpu_verify_times import CONTEXT, LONG, time_attention, time_engine, time_steps
 from benchmarks.gpu_verify_timing import copy_tb_s
 from benchmarks.gpu_verify_tree import add_argument, imported_tree
@@ -108,6 +110,21 @@ def table(result: dict[str, Any]) -> str:
         cells = [row["heads"], row["batch"], row["width"], row["context"], f"{row['us']:.1f}"]
         cells += [f"{row['over_fa3']:.2f}", f"{row['tb_s']:.2f}"]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join([*lines, "", long_table(result["long"])])
+
+
+def long_table(long: dict[str, Any]) -> str:
+    """Prompts, and steps at growing contexts, as Markdown tables."""
+    lines = ["| prompt | chunk | tokens/s | MFU | of cuBLAS |", "|---" * 5 + "|"]
+    for row in long["prompts"]:
+        cells = [row["tokens"], row["chunk"], f"{row['tok_s']:.0f}"]
+        cells += [f"{row['mfu']:.2f}", f"{row['of_cublas']:.2f}"]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    lines += ["", "| C | width | context | step ms | grown ms | by bytes |", "|---" * 6 + "|"]
+    for row in long["contexts"]:
+        cells = [row["batch"], row["width"], row["context"]]
+        cells += [f"{row[name]:.2f}" for name in ("ms", "grown_ms", "keys_ms")]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
 
@@ -132,6 +149,7 @@ def main() -> None:
     }
     result |= {"copy_tb_s": copy_tb_s(), "attention": attention_rows()}
     result |= {"steps": time_steps(), "engine": time_engine(), "proofs": proofs}
+    result |= {"sampling": time_sampling(), "long": time_long(result["copy_tb_s"])}
     result["figures"] = figures(result)
     options.json.write_text(json.dumps(result, indent=1) + "\n")
     print(table(result))

@@ -107,7 +107,8 @@ def test_curriculum() -> None:
 
 def test_tapped_layers() -> None:
     """The authors' table; a formula one off taps layers that no server expects."""
-    table = {28: [1, 7, 13, 19, 25], 36: [1, 9, 17, 25, 33], 64: [1, 16, 31, 46, 61]}
+    table = {28: [1, 7, 13, 19, 25], 32: [1, 8, 15, 22, 29], 36: [1, 9, 17, 25, 33]}
+    table |= {40: [1, 10, 19, 28, 37], 48: [1, 12, 23, 34, 45], 64: [1, 16, 31, 46, 61]}
     assert {n: tapped_layers(5, n) for n in table} == table
     assert tapped_layers(1, 28) == [14]
 

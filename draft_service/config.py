@@ -23,6 +23,11 @@ class DraftServiceConfig(ServiceOptions):
     draft_sha256: str | None = field(
         None, help="hash the draft must have; update-draft loads no other then"
     )
+    replaces: str = field(
+        "",
+        help="hashes of drafts of the same shape that this one comes after, with commas between: "
+        "verify services that were started with one of them take it",
+    )
     host: str = field("127.0.0.1", help="address to listen on")
     port: int = field(0, help="port to listen on; 0 takes a free one")
     device: str = field("cpu", help="torch device, such as cpu or cuda:0")

@@ -58,7 +58,7 @@ class Weights:
 class Loaded:
     """An engine, the target it belongs to, and what it answers to a handshake.
 
-    served: content hashes of the drafts that were loaded before this one. kinds: memory that rows
+    served: content hashes of the drafts that came before this one. kinds: memory that rows
     may come in.
     """
 
@@ -154,6 +154,7 @@ def load(config: DraftServiceConfig) -> Loaded:
     )
     return Loaded(
         config=config,
+        served=tuple(filter(None, config.replaces.split(","))),
         engine=engine,
         target=target_fingerprint(target, target_config, config.dtype),
         hello=draft_pb2.HandshakeResponse(

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc
+from domino_serve.v1.verify_pb2 import DraftFingerprint
 from serving.channel import channel
 from serving.errors import BadRequest, DraftUnavailable
+from serving.fingerprint import require_equal
 from serving.tensors import from_message, to_message
 from verify_service.draft_links import Version
 from verify_service.engine import Engine
@@ -65,6 +67,7 @@ def fetch(
                 part = message.WhichOneof("part")
                 if part == "draft":
                     new.draft.CopyFrom(message.draft)
+                    _require_same_shape(hello.draft, message.draft)
                 elif part == "norm":
                     norm = from_message(message.norm, "norm", hidden, dtype)[0]
                 elif part == "fc_rows":
@@ -75,3 +78,11 @@ def fetch(
     if norm is None or fc is None or len(fc) != hidden:
         raise DraftUnavailable(peer, "its projection is incomplete")
     return new, fc, norm
+
+
+def _require_same_shape(old: DraftFingerprint, new: DraftFingerprint) -> None:
+    """Raises Mismatch where more than the weights differs."""
+    shape = DraftFingerprint()
+    shape.CopyFrom(new)
+    shape.content_hash = old.content_hash
+    require_equal("draft", old, shape)

@@ -60,8 +60,9 @@ def _freeze(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) ->
 
 
 def _rolling(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
-    with cluster(tokenizer, routers=2, **ROOM) as services:
-        return update_all(services, cases, args.seed)
+    draft = other_weights(tokenizer.parent / "other-draft")
+    with cluster(tokenizer, drafts=2, routers=2, **ROOM) as services:
+        return update_all(services, cases, args.seed, draft=draft)
 
 
 def _soak(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:

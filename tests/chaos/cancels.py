@@ -44,6 +44,7 @@ def storm(cluster: Cluster, cases: Sequence[Case], count: int, seed: int) -> dic
         "neighbours_wrong": len(neighbours.wrong()) + len(neighbours.failed()),
         "more_files": {m: after[m]["files"] - before[m]["files"] for m in after},
         "more_threads": {m: after[m]["threads"] - before[m]["threads"] for m in after},
+        "more_segments": {m: after[m]["segments"] - before[m]["segments"] for m in after},
     }
 
 

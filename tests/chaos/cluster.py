@@ -2,6 +2,7 @@
 
 import os
 import queue
+import re
 import signal
 import socket
 import time
@@ -16,11 +17,14 @@ from domino_cli.service_process import Event, ServiceProcess
 from domino_cli.stack import flags
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2, verify_pb2_grpc
 from serving.channel import channel
+from serving.transport.segment import FOLDER, PREFIX
+from tests.chaos.pinging import USUAL_S
 from tests.recorded_models import DOMINO_SHIFT, TARGET
 
 START_S: Final = 180.0
 END_S: Final = 90.0
 CALL_S: Final = 30.0
+_SEGMENT: Final = re.compile(f"{PREFIX}[0-9a-f]+")
 MODELS: Final = {"target": TARGET, "draft": DOMINO_SHIFT, "threads": 1, "page_size": 16}
 
 
@@ -35,7 +39,7 @@ class Member:
 
     module: str
     options: dict[str, object]
-    quick_pings: bool = False
+    ping_s: float = USUAL_S
     environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: ServiceProcess | None = None
@@ -57,8 +61,9 @@ class Member:
         self.starts += 1
         self._events = queue.SimpleQueue()
         options = {**self.options, "port": self.port}
-        program = ("tests.chaos.quick_pings",) if self.quick_pings else ()
-        module, *arguments = (*program, self.module, *flags(options))
+        usual = self.ping_s == USUAL_S
+        pinging: tuple[str, ...] = () if usual else ("tests.chaos.pinging", str(self.ping_s))
+        module, *arguments = (*pinging, self.module, *flags(options))
         self.process = ServiceProcess(
             self.module,
             module,
@@ -97,13 +102,14 @@ class Member:
         self.await_ready()
 
     def usage(self) -> dict[str, int]:
-        """Resident KiB, open files and threads."""
+        """Resident KiB, open files, threads and segments of shared memory it has mapped."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         return {
             "rss_kib": int(found["VmRSS"].split()[0]),
             "files": len(os.listdir(f"/proc/{self.pid}/fd")),
             "threads": int(found["Threads"]),
+            "segments": len(set(_SEGMENT.findall(Path(f"/proc/{self.pid}/maps").read_text()))),
         }
 
 
@@ -122,6 +128,7 @@ class Cluster:
     def held(self) -> dict[str, int]:
         """What requests hold at all services that run; zeros when nothing leaks."""
         found = dict.fromkeys(("requests", "pages", "waiting_for_draft", "sessions", "seats"), 0)
+        found["segments_with_names"] = len(list(FOLDER.glob(f"{PREFIX}*")))
         for member in self.verifies:
             with channel(member.address) as calls:
                 stub = verify_pb2_grpc.VerifyServiceStub(calls)
@@ -162,14 +169,16 @@ def cluster(
     drafts: int = 1,
     routers: int = 1,
     ranks: int = 1,
-    quick_pings: bool = False,
+    ping_s: float = USUAL_S,
     **verify: object,
 ) -> Iterator[Cluster]:
     """Running services; `verify` are options of the verify groups, `ranks` of the first one.
 
-    quick_pings: verify groups and routers notice a frozen peer after two seconds, not twenty.
+    Routers and verify groups notice a frozen peer after two pings.
     """
-    groups = [Member("verify_service", {**MODELS, **verify}, quick_pings) for _ in range(verifies)]
+    # Every step drafts: a policy would soon decode plainly where drafts are poor or slow.
+    options = {**MODELS, "width_policy": "fixed", **verify}
+    groups = [Member("verify_service", dict(options), ping_s) for _ in range(verifies)]
     seats = [
         Member("draft_service", {**MODELS, "max_sessions": 64, "ticket_ttl_s": 3})
         for _ in range(drafts)
@@ -183,8 +192,10 @@ def cluster(
     followers: list[Member] = []
     if ranks > 1:
         groups[0].environment, *others = rank_variables(ranks)
-        followers = [Member("verify_service", groups[0].options, other) for other in others]
-    routers_ = [Member("router", dict(front), quick_pings) for _ in range(routers)]
+        followers = [
+            Member("verify_service", groups[0].options, environment=other) for other in others
+        ]
+    routers_ = [Member("router", dict(front), ping_s) for _ in range(routers)]
     members = Cluster(groups, seats, routers_, followers)
     try:
         for member in members.members():

@@ -25,7 +25,7 @@ SAMPLE_S = 5.0
 LEAVERS = 12
 GROWTH = 1.05  # of resident memory from the second third to the last, beside ALLOWED_KIB
 ALLOWED_KIB = 8192
-COUNTED = ("files", "threads")
+COUNTED = ("files", "threads", "segments")
 
 
 class Monkey:

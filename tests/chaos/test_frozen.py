@@ -16,7 +16,7 @@ def test_a_group_frozen_past_its_pings(tmp_path: Path) -> None:
     requests held from being kept once it goes on. Pings come each second here, not each ten."""
     cases = known_cases(8, 7, max_tokens=60)
     options = {"max_sequences": 8, "max_waiting": 16}
-    with cluster(save_tokenizer(tmp_path), quick_pings=True, **options) as services:
+    with cluster(save_tokenizer(tmp_path), ping_s=1.0, **options) as services:
         found = freeze_verify(services, cases, 7)
     assert (found["identical"], found["errors"]) == (found["streams"], ())
     assert found["stood_still"] > 0, "it froze when nobody needed it"

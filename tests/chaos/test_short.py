@@ -50,6 +50,7 @@ def test_clients_that_leave_take_nothing_along(services: Cluster, cases: Sequenc
     assert (found["leaks"], found["neighbours_wrong"]) == ({}, 0)
     assert len(found["phases"]) >= 3, "they left in few phases only"
     assert max(found["more_files"].values()) <= 4
+    assert set(found["more_segments"].values()) == {0}
     assert max(found["more_threads"].values()) <= 24, "more than the pools of handlers may have"
 
 

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,11 +24,13 @@ from benchmarks.provenance import Origin, hardware
 from benchmarks.training_flops import Work, draft_flops, target_flops, total
 from benchmarks.training_mfu_checks import check_flex
 from serving.checkpoint import Checkpoint
+from serving.device import open_device
 from serving.draft_config import DraftConfig
 from serving.draft_tensors import draft_tensors
 from training.config import TrainConfig
 from training.dataset import Document, PackedRows, pack
 from training.features import Features
+from training.ranks import Ranks, join, own_device
 from training.session import make_objective
 from training.target import BatchTarget
 from training.trainer import Trainer
@@ -44,31 +47,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=2, help="rows of a micro-batch")
     parser.add_argument("--accumulation", type=int, default=8, help="micro-batches of a step")
     parser.add_argument("--steps", type=int, default=3, help="timed steps")
+    parser.add_argument("--parallel", choices=("replicated", "fsdp"), default="replicated")
     add_argument(parser)
     args = parser.parse_args(argv)
-    origin = Origin.at_start(COMMAND)
-    for line in check_flex(torch.device("cuda")):
-        print(line, flush=True)
+    origin, device = Origin.at_start(COMMAND), open_device(own_device("cuda"))
+    ranks = join(device)
+    for line in check_flex(device):
+        say(ranks, line)
     weights = RandomWeights(torch.bfloat16)
     target = BatchTarget.read(
         qwen3_8b(),
         cast(Checkpoint, weights),
         taps=TAPS,
         dtype=torch.bfloat16,
-        device=torch.device("cuda"),
+        device=device,
     )
-    config = settings(args.rows, args.accumulation)
+    config = replace(settings(args.rows, args.accumulation), parallel=args.parallel)
     packed = documents(target.config.vocab_size - 1000)
     result: dict[str, Any] = {"rows": args.rows, "accumulation": args.accumulation}
+    result |= {"ranks": ranks.count, "parallel": args.parallel}
     for name, keep in (("features in memory", True), ("with the target", False)):
-        result[name] = timed(config, target, packed, keep, args.steps)
-        print(name, json.dumps(result[name]), flush=True)
-    if args.json:
+        result[name] = timed(config, target, packed, keep, args.steps, ranks)
+        say(ranks, f"{name} {json.dumps(result[name])}")
+    if args.json and ranks.rank == 0:
         found = {"benchmark": "training_mfu", "hardware": hardware("cuda"), **origin.at_end()}
         found |= {"tree": imported_tree(args.tree), "result": result}
         found["figures"] = [figure(found)]
         args.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0
+
+
+def say(ranks: Ranks, text: str) -> None:
+    if ranks.rank == 0:
+        print(text, flush=True)
 
 
 def settings(rows: int, accumulation: int) -> TrainConfig:
@@ -108,14 +119,20 @@ def random_masters(draft: DraftConfig) -> dict[str, torch.Tensor]:
 
 
 def timed(
-    config: TrainConfig, target: BatchTarget, packed: PackedRows, keep: bool, steps: int
+    config: TrainConfig,
+    target: BatchTarget,
+    packed: PackedRows,
+    keep: bool,
+    steps: int,
+    ranks: Ranks,
 ) -> dict[str, float]:
-    """Milliseconds of an optimizer step, its operations and their share of the peak."""
+    """Milliseconds of an optimizer step, its operations and their share of the peak, by GPU."""
+    torch.cuda.reset_peak_memory_stats()
     draft = qwen3_8b_domino()
     features = Features(target, packed, taps=config.taps, keep=keep, last=False)
     objective = make_objective(config, draft, target)
     masters = random_masters(draft)
-    trainer = Trainer(config, objective, features, masters, torch.bfloat16)
+    trainer = Trainer(config, objective, features, masters, torch.bfloat16, ranks)
     began = time.monotonic()
     for _ in range(2):  # compiles, then captures
         trainer.train_step()

@@ -61,9 +61,9 @@ class Member:
         self.starts += 1
         self._events = queue.SimpleQueue()
         options = {**self.options, "port": self.port}
-        usual = self.ping_s == USUAL_S
-        pinging: tuple[str, ...] = () if usual else ("tests.chaos.pinging", str(self.ping_s))
-        module, *arguments = (*pinging, self.module, *flags(options))
+        module, arguments = self.module, list(flags(options))
+        if self.ping_s != USUAL_S:
+            module, arguments = "tests.chaos.pinging", [str(self.ping_s), module, *arguments]
         self.process = ServiceProcess(
             self.module,
             module,

@@ -1,0 +1,107 @@
+"""`python -m benchmarks.null_draft`: a draft service that takes rows and proposes nothing of worth.
+
+What a step costs beside the models: benchmarks.data_plane sends to it.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import grpc
+import torch
+
+from domino_serve.v1 import draft_pb2 as pb
+from serving.compute_thread import ComputeThread
+from serving.options import field, parse
+from serving.process import run
+from serving.server import Server
+from serving.service_options import ServiceOptions
+from serving.tensors import DTYPES
+from serving.transport.choice import taken
+from serving.transport.receiver import Receiver
+
+SERVICE: Final = "domino_serve.v1.DraftService"
+PROPOSALS = tuple(range(1000, 1015))
+MAX_ROWS = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NullDraftConfig(ServiceOptions):
+    host: str = field("127.0.0.1", help="address to listen on")
+    port: int = field(0, help="port to listen on")
+    device: str = field("cpu", help="where rows go")
+    hidden: int = field(4096, help="values of a row")
+    dtype: str = field("bfloat16", help="of a row")
+
+
+class NullDraft:
+    """Copies rows to where a draft's kernels read them, then answers; of DraftService's calls it
+    has the two that a link needs."""
+
+    def __init__(self, config: NullDraftConfig, compute: ComputeThread) -> None:
+        self._dtype, self._hidden, self._compute = DTYPES[config.dtype], config.hidden, compute
+        self._device = torch.device(config.device)
+        shape = (MAX_ROWS, config.hidden)
+        self._projected = torch.zeros(shape, dtype=self._dtype, device=self._device)
+        self._kinds = taken("auto", self._device)
+
+    def Handshake(
+        self, request: pb.HandshakeRequest, context: grpc.ServicerContext
+    ) -> pb.HandshakeResponse:
+        planes = [plane for plane in request.data_planes if plane in self._kinds]
+        return pb.HandshakeResponse(draft=request.draft, max_rows=MAX_ROWS, data_planes=planes)
+
+    def Step(
+        self, request_iterator: Iterator[pb.StepRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.StepResponse]:
+        receiver = Receiver(self._kinds)
+        for request in request_iterator:
+            yield self._compute.run(partial(self._answer, receiver, request))
+        self._compute.run(receiver.close)
+
+    def _answer(self, receiver: Receiver, request: pb.StepRequest) -> pb.StepResponse:
+        answer = pb.StepResponse(sequence_number=request.sequence_number)
+        if request.HasField("offer"):
+            answer.offer.CopyFrom(receiver.answer(request.offer))
+        rows = receiver.rows(request, self._hidden, self._dtype)
+        if rows is not None:
+            self._projected[: len(rows)].copy_(rows, non_blocking=True)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # as a draft's step ends
+        receiver.release()
+        for step in request.steps:
+            result = answer.results.add(session=step.session, step=step.step)
+            result.proposals.ids.extend(PROPOSALS)
+        return answer
+
+
+def handlers(servicer: NullDraft) -> grpc.GenericRpcHandler:
+    """Of both calls."""
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Handshake": grpc.unary_unary_rpc_method_handler(
+            servicer.Handshake,
+            pb.HandshakeRequest.FromString,
+            pb.HandshakeResponse.SerializeToString,
+        ),
+        "Step": grpc.stream_stream_rpc_method_handler(
+            servicer.Step, pb.StepRequest.FromString, pb.StepResponse.SerializeToString
+        ),
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+def main() -> int:
+    config = parse(NullDraftConfig, prog="python -m benchmarks.null_draft", description="Null.")
+    server = Server("null-draft", host=config.host, port=config.port, grace_s=1.0, options=config)
+    compute = ComputeThread("null-draft")
+    servicer = compute.run(lambda: NullDraft(config, compute))
+    server.grpc.add_generic_rpc_handlers((handlers(servicer),))
+    server.start(SERVICE)
+    server.ready()
+    return server.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "null-draft"))

@@ -53,7 +53,7 @@ class Verify:
 
 @contextmanager
 def serve_draft(
-    folder: Path = DOMINO_SHIFT, *, port: int = 0, grace_s: float = 10, **options: float
+    folder: Path = DOMINO_SHIFT, *, port: int = 0, grace_s: float = 10, **options: float | str
 ) -> Iterator[Draft]:
     """`options` are DraftServiceConfig's."""
     config = DraftServiceConfig(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from domino_kernels.gpu.add_parts import add_parts
-from domino_kernels.gpu.attention import paged_attention
+from domino_kernels.gpu.attention_fixed import Cuts
 from domino_kernels.gpu.attention_plan import AttentionPlan
 from domino_kernels.gpu.few_rows import GpuLinear
 from domino_kernels.gpu.layer import GpuLayer
@@ -105,13 +105,12 @@ class GpuTarget:
         add_norm = self._exchange.add_norm
         taps = x.new_empty(len(x), len(self._taps), x.shape[1])
         parts = bias = tap = None
-        options = self.plan.options()
         for i, layer in enumerate(self.layers):
             normed = add_norm(x, parts, layer.norm1, eps, bias=bias, tap=tap)
             pages = kv.k[i], kv.v[i]
             qkv = layer.qkv(normed)
             q = rope_store(qkv, layer.heads, self._angles, rows.positions, rows.slots, pages)
-            seen = paged_attention(q, pages, rows.queries, splits=rows.splits, **options)
+            seen = self.plan.attend(q, pages, rows.queries, rows.splits)
             parts = self._of_all(layer.o, seen.view(len(x), -1))
             normed = add_norm(x, parts, layer.norm2, eps, bias=layer.o.bias)
             parts = self._of_all(layer.down, layer.gate_up.gated(normed))
@@ -140,8 +139,10 @@ def _of_layer(read: Read, i: int) -> Read:
 
 
 def _plan(config: TargetConfig, dtype: torch.dtype, fixed_context: int) -> AttentionPlan:
-    c = config
-    sizes = {"heads": c.num_heads, "kv_heads": c.num_kv_heads, "head_dim": c.head_dim}
-    if fixed_context:
-        return AttentionPlan.fixed(**sizes, element_size=dtype.itemsize, context=fixed_context)
-    return AttentionPlan(**sizes, element_size=dtype.itemsize)
+    return AttentionPlan(
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        element_size=dtype.itemsize,
+        cuts=Cuts.of(fixed_context) if fixed_context else None,
+    )

@@ -31,9 +31,11 @@ def case(*, heads, kv, dim, page, spans, width, window=None, seed=0):
     )
     return torch.randn(rows, heads, dim, generator=rng), (k, v), queries
 
-def check(splits, least, merged=0, **sizes):
+def check(splits, least, **sizes):
     q, kv, queries = case(**sizes)
-    out = paged_attention(q, kv, queries, splits=splits, least=least, merged=merged)
+    compare(paged_attention(q, kv, queries, splits=splits, least=least), q, kv, queries)
+
+def compare(out, q, kv, queries):
     kv = tuple(x.nan_to_num(0.0) for x in kv)
     wanted = attention_reference(q, kv, queries).float()
     for first, count, _ in queries.tiles.tolist():
@@ -49,10 +51,6 @@ RUNS = {
     "wide": "check(2, 32, heads=8, kv=1, dim=20, page=32, spans=[(40, 17)], width=17)",
     "window": "check(2, 32, heads=2, kv=1, dim=16, page=16, spans=[(90, 2), (3, 1)], width=2, "
     "window=20)",
-    "merged_in_one_order": "check(2, 32, merged=7, heads=4, kv=2, dim=16, page=16, "
-    "spans=[(33, 3), (2, 1)], width=3)",
-    "one_part_merged": "check(1, 64, merged=7, heads=2, kv=1, dim=16, page=16, spans=[(9, 2)], "
-    "width=2)",
     "more_splits_than_keys": "check(8, 32, heads=6, kv=1, dim=16, page=16, spans=[(40, 1)], "
     "width=1)",
 }
@@ -62,3 +60,28 @@ RUNS = {
 def test_attention_equals_float64(run: str) -> None:
     """Unused pages and unwritten scratch hold NaN: one key read too many shows in the output."""
     run_interpreted(CASES + RUNS[run])
+
+
+FIXED = """
+from domino_kernels.gpu import attention_fixed
+from domino_kernels.gpu.attention_fixed import Cuts, fixed_attention
+
+attention_fixed.NEAR, attention_fixed.NEAR_KEYS = 2, 64
+attention_fixed.PROGRAMS = PROGRAMS
+cuts = Cuts(128, 4)
+assert [cuts.pieces(n) for n in (64, 65, 128, 129, 257)] == [1, 2, 2, 3, 4]
+sizes = dict(heads=4, kv=2, dim=16, page=16, spans=[(290, 3), (2, 1), (63, 2)], width=3)
+q, kv, queries = case(**sizes)
+out = fixed_attention(q, kv, queries, cuts, 4)
+compare(out, q, kv, queries)
+queries.tiles[:] = torch.tensor([[0, 1, 0], [3, 1, 1], [6, 1, 2]])
+alone = fixed_attention(q, kv, queries, cuts, 4)
+rows = [0, 3, 6]
+assert torch.equal(out[rows], alone[rows]), "rows behind it change no bit of a row"
+"""
+
+
+@pytest.mark.parametrize("programs", [1, 64])
+def test_fixed_cuts_equal_float64(programs: int) -> None:
+    """A piece that is not read, or read twice, by programs that share them in another way."""
+    run_interpreted(CASES + FIXED.replace("PROGRAMS\n", f"{programs}\n"))

@@ -9,6 +9,7 @@ from verify_service.scheduler import Work
 from verify_service.sequence import Chosen, DraftSession, Request, Sequence
 
 pytest.importorskip("triton")
+from domino_kernels.gpu.attention_fixed import Cuts
 from domino_kernels.gpu.attention_plan import AttentionPlan
 from verify_service.gpu_ahead import Ahead, next_step
 
@@ -99,10 +100,9 @@ def test_a_draft_that_rests_lets_plain_steps_start_early() -> None:
 
 def test_fixed_plans_cut_alike_whatever_the_batch() -> None:
     """Another tile or piece for another batch is another order of additions."""
-    plan = AttentionPlan.fixed(heads=9, kv_heads=3, head_dim=64, element_size=2, context=8192)
+    plan = AttentionPlan(heads=9, kv_heads=3, head_dim=64, element_size=2, cuts=Cuts.of(8192))
     assert {plan.tile_rows(rows) for rows in (1, 5, 16, 300)} == {21}
-    assert plan.segment * 32 >= 8192 and plan.segment % 64 == 0
-    for tiles in (1, 64):
-        assert plan.splits(tiles, 21, 600) == -(-600 // plan.segment)
-    long = AttentionPlan.fixed(heads=32, kv_heads=8, head_dim=128, element_size=2, context=40960)
-    assert long.options()["merged"] == -(-40960 // long.segment) <= 32
+    assert [plan.splits(tiles, 21, 600) for tiles in (1, 64)] == [3, 3]
+    long = Cuts.of(40960)
+    assert (long.far, long.most) == (1536, 40)
+    assert [long.pieces(n) for n in (1, 256, 257, 4096, 4097, 40960)] == [1, 1, 2, 16, 17, 40]

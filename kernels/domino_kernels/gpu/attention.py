@@ -18,35 +18,12 @@ from domino_kernels.rollout_device import after_previous, launch_options
 LOG2E = 1.4426950408889634
 
 
-@triton.jit(do_not_specialize=["splits", "least", "table_width"])
-def _attend_kernel(q, k, v, table, tiles, first, last, partial, mass, out, page_stride,
-                   table_width, splits, least, scale, HEADS: tl.constexpr, GROUP: tl.constexpr,
-                   D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, PAGE: tl.constexpr,
-                   KEYS: tl.constexpr, WINDOW: tl.constexpr, WHOLE: tl.constexpr,
-                   STAGES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    KV: tl.constexpr = HEADS // GROUP
-    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    m, d, j = tl.arange(0, M), tl.arange(0, DP), tl.arange(0, KEYS)
-    # who attends to what is no other kernel's result: it may be read early
-    first_row = tl.load(tiles + tile * 3)
-    live = m < tl.load(tiles + tile * 3 + 1) * GROUP
-    pages = table + tl.load(tiles + tile * 3 + 2) * table_width
-    row = first_row + m // GROUP
-    end = tl.load(last + row, live, 0)
-    stop = tl.max(end, axis=0)
-    begin = tl.full((M,), 0, tl.int32)
-    start = 0
-    if WINDOW:
-        begin = tl.load(first + row, live, 0)
-        start = tl.min(tl.where(live, begin, 0x7FFFFFFF), axis=0) // KEYS * KEYS
-    each = tl.maximum(tl.cdiv(tl.cdiv(stop - start, KEYS), splits), least) * KEYS
-    lo = start + split * each
-    hi = tl.minimum(stop, lo + each)
-    head = kv_head * GROUP + m % GROUP
-    q_at = (row * HEADS + head)[:, None] * D + d[None, :]
-    known = live[:, None] & (d < D)[None, :]
-    after_previous(PDL)
-    queries = tl.load(q + q_at, known, 0.0)
+@triton.jit
+def read_keys(queries, k, v, pages, begin, end, lo, hi, kv_head, page_stride, scale,
+              D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, PAGE: tl.constexpr,
+              KEYS: tl.constexpr, WINDOW: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    """Keys lo .. hi of a sequence: highest score [M], mass [M] and sum of values [M, DP]."""
+    d, j = tl.arange(0, DP), tl.arange(0, KEYS)
     top = tl.full((M,), -float("inf"), tl.float32)
     total = tl.zeros((M,), tl.float32)
     acc = tl.zeros((M, DP), tl.float32)
@@ -74,6 +51,40 @@ def _attend_kernel(q, k, v, table, tiles, first, last, partial, mass, out, page_
         acc = tl.dot(shares.to(values.dtype), values, acc * shrink[:, None],
                      input_precision="ieee")  # fmt: skip
         top = higher
+    return top, total, acc
+
+
+@triton.jit(do_not_specialize=["splits", "least", "table_width"])
+def _attend_kernel(q, k, v, table, tiles, first, last, partial, mass, out, page_stride,
+                   table_width, splits, least, scale, HEADS: tl.constexpr, GROUP: tl.constexpr,
+                   D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, PAGE: tl.constexpr,
+                   KEYS: tl.constexpr, WINDOW: tl.constexpr, WHOLE: tl.constexpr,
+                   STAGES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    KV: tl.constexpr = HEADS // GROUP
+    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    m, d = tl.arange(0, M), tl.arange(0, DP)
+    # who attends to what is no other kernel's result: it may be read early
+    first_row = tl.load(tiles + tile * 3)
+    live = m < tl.load(tiles + tile * 3 + 1) * GROUP
+    pages = table + tl.load(tiles + tile * 3 + 2) * table_width
+    row = first_row + m // GROUP
+    end = tl.load(last + row, live, 0)
+    stop = tl.max(end, axis=0)
+    begin = tl.full((M,), 0, tl.int32)
+    start = 0
+    if WINDOW:
+        begin = tl.load(first + row, live, 0)
+        start = tl.min(tl.where(live, begin, 0x7FFFFFFF), axis=0) // KEYS * KEYS
+    each = tl.maximum(tl.cdiv(tl.cdiv(stop - start, KEYS), splits), least) * KEYS
+    lo = start + split * each
+    hi = tl.minimum(stop, lo + each)
+    head = kv_head * GROUP + m % GROUP
+    q_at = (row * HEADS + head)[:, None] * D + d[None, :]
+    known = live[:, None] & (d < D)[None, :]
+    after_previous(PDL)
+    queries = tl.load(q + q_at, known, 0.0)
+    top, total, acc = read_keys(queries, k, v, pages, begin, end, lo, hi, kv_head, page_stride,
+                                scale, D, DP, M, PAGE, KEYS, WINDOW, STAGES)  # fmt: skip
     if WHOLE:
         acc = acc / tl.where(total > 0.0, total, 1.0)[:, None]
         tl.store(out + q_at, acc.to(out.dtype.element_ty), known)
@@ -172,19 +183,17 @@ def paged_attention(
     splits: int = 1,
     least: int = 64,
     walk: KeyTiles | None = None,
-    merged: int = 0,
 ) -> Tensor:
     """q [n, heads, head_dim] -> the same; kv: k, v [pages, kv_heads, page_size, head_dim].
 
     Each tile's keys are read by `splits` programs a kv head, of `least` keys or more where they
-    are that many. Rows in no tile are not written. `merged`: the results of that many programs are
-    added in one order, however many have any keys.
+    are that many. Rows in no tile are not written.
     """
     (k, v), (_, heads, dim), tiles = kv, q.shape, len(queries.tiles)
     kv_heads, page_size = k.shape[1:3]
     group, padded = heads // kv_heads, max(16, triton.next_power_of_2(dim))
-    packed = _padded_rows(queries.tile_rows * group, q.element_size())
-    whole = splits == 1 and not merged
+    packed = padded_rows(queries.tile_rows * group, q.element_size())
+    whole = splits == 1
     out, pieces = torch.empty_like(q), 0 if whole else tiles * kv_heads * splits * packed
     mass = torch.empty(pieces * 2, dtype=torch.float32, device=q.device)
     partial = torch.empty(pieces * padded, dtype=torch.float32, device=q.device)
@@ -201,13 +210,13 @@ def paged_attention(
     if not whole:
         _merge_kernel[tiles, kv_heads, queries.tile_rows * group](
             queries.tiles, partial, mass, out, splits, **sizes,
-            S=triton.next_power_of_2(max(splits, merged)),
+            S=triton.next_power_of_2(splits),
             **launch_options(q, warps=1),
         )  # fmt: skip
     return out
 
 
-def _padded_rows(rows: int, element_size: int) -> int:
+def padded_rows(rows: int, element_size: int) -> int:
     """Rows of a matrix-unit tile; 32 took longer than 64 on Hopper, whose own unit starts there."""
     padded: int = max(16, triton.next_power_of_2(rows))
     return 64 if padded == 32 and element_size == 2 else padded

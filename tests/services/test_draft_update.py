@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,11 +16,12 @@ from safetensors.torch import load_file
 from domino_cli.__main__ import main
 from domino_serve.v1 import draft_pb2, verify_pb2
 from domino_serve.v1 import speculation_pb2 as spec
+from serving.checkpoint import Checkpoint
 from serving.errors import BadRequest, Mismatch, from_rpc_error
 from tests.recorded_models import DFLASH, DOMINO_SHIFT, PROMPTS
 from tests.services.checkpoints import draft_copy, other_weights
 from tests.services.requests import generate, seat, start
-from tests.services.served import Draft, Verify, join_readers, serve_draft, serve_verify
+from tests.services.served import Draft, Verify, serve_draft, serve_verify
 
 NEW = 60
 
@@ -146,9 +148,11 @@ def test_two_versions_at_once(tmp_path: Path) -> None:
         old = drafted(verify, one)
         expected = [ids for ids, _ in old]
         place = partial(seat, two.stub, two.address, positions=500)
-        calls = [start(verify.stub, prompt, 400, place()) for prompt in PROMPTS]
+        calls = [start(verify.stub, prompt, 400, place()) for prompt in PROMPTS[:2]]
+        before = dict(verify.links.items())[one.address]
         update(one, DOMINO_SHIFT)
-        join_readers()
+        while before.alive:
+            time.sleep(0.01)
         both = [
             start(verify.stub, prompt, NEW, seat(draft.stub, draft.address))
             for prompt in PROMPTS
@@ -161,7 +165,7 @@ def test_two_versions_at_once(tmp_path: Path) -> None:
         assert steps(answers[1::2]) == steps_of(behind) == steps_of(old), "another draft's rows"
         assert sum(steps_of(updated)) < sum(steps_of(old))
         assert verify.engine.scheduler.turns.newest == 1
-        for prompt, call in zip(PROMPTS, calls, strict=True):
+        for prompt, call in zip(PROMPTS[:2], calls, strict=True):
             ids, done = call.finish()
             assert ids == generate(verify.stub, prompt, 400)[0]
             assert done.speculation.plain_steps <= 1, "it lost the draft it began with"
@@ -197,6 +201,27 @@ def steps(answers: list[tuple[list[int], verify_pb2.VerifyComplete]]) -> list[in
 
 def steps_of(found: list[tuple[list[int], spec.SpeculationStats]]) -> list[int]:
     return [stats.verify_steps for _, stats in found]
+
+
+def test_a_draft_restarted_with_other_weights_is_followed_if_it_says_so(tmp_path: Path) -> None:
+    """A rolling update restarts draft services; until verify's own turn they would be refused."""
+    poor = other_weights(tmp_path)
+    replaced = Checkpoint(poor).content_hash()
+    with serve_draft() as draft, serve_verify() as verify:
+        fresh = drafted(verify, draft)
+    with serve_draft(replaces=f"{'0' * 64},{replaced}") as draft, serve_verify(poor) as verify:
+        assert drafted(verify, draft) == fresh
+
+
+def test_a_draft_of_another_shape_is_refused_whatever_it_replaces() -> None:
+    """Prevents proposals of another length or vocabulary after a mix-up of folders."""
+    replaced = Checkpoint(DOMINO_SHIFT).content_hash()
+    with serve_draft(DFLASH, replaces=replaced) as draft, serve_verify() as verify:
+        with pytest.raises(grpc.RpcError) as caught:
+            request = verify_pb2.ConnectDraftRequest(address=draft.address)
+            verify.stub.ConnectDraft(request, timeout=60)
+        error = from_rpc_error(caught.value)
+        assert isinstance(error, Mismatch) and error.field.startswith("draft.")
 
 
 def test_another_draft_is_still_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from domino_serve.v1 import verify_pb2
 from draft_service.engine import DraftEngine
 from draft_service.executor import StepExecutor
 from draft_service.seats import Seats, Session
+from serving.compute_thread import ComputeThread
 from verify_service.drafting import Drafting
 from verify_service.engine import Engine
 from verify_service.executor import Executor
@@ -28,6 +29,7 @@ from verify_service.width_policy import WidthPolicy
 PREFILL = 4096  # prompt positions a step
 MAX_ROWS = 4096  # of a message to the draft
 WAIT_S = 600.0
+COMPUTE = ComputeThread("pair-steps")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +87,7 @@ class Pair:
         engine = self._engine(load, widths)
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         requests = self._requests(load, events)
-        engine.start()
+        engine.start(compute=COMPUTE)
         try:
             for request in requests:
                 engine.submit(request)

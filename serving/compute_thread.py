@@ -37,3 +37,4 @@ class ComputeThread:
                 future.set_result(job())
             except BaseException as error:
                 future.set_exception(error)
+            del job, future  # what they hold would live until the next job

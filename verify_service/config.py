@@ -61,6 +61,12 @@ class VerifyConfig(ServiceOptions):
         help="on a GPU: the same bits for a token whatever batch and width it is computed in, so "
         "that speculative output is the plain one's in every dtype; slower (a CPU always does it)",
     )
+    ping_pong: Literal["off", "auto", "always"] = field(
+        "off",
+        help="two halves of the sequences take turns, one at the target, one at the draft, which "
+        "then needs a device of its own; auto where the costs of steps say that it pays, for "
+        "--width-policy auto on a GPU",
+    )
     no_overlap: bool = field(
         False,
         help="for debugging: no step starts before the last one's tokens are sent; slower, output "

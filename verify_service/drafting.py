@@ -10,7 +10,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-import torch
 from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
@@ -19,9 +18,10 @@ from serving.log import about
 from verify_service.draft_exchange import Asked, Exchange, next_step
 from verify_service.draft_link import DraftLink
 from verify_service.metrics import DRAFT_LOST, STALE
+from verify_service.row_spans import RowSpan
 from verify_service.sequence import DraftPlan, DraftSession, Sequence
 
-RowsOf = Callable[[Sequence, int, int], Tensor]
+RowsOf = Callable[[list[RowSpan]], Tensor]
 
 # Errors that a session opened anew would not meet again.
 _WORTH_ANOTHER_SEAT = {
@@ -60,6 +60,11 @@ class Drafting:
     def is_owed(self) -> bool:
         """Whether answers are outstanding; `receive` looks for them."""
         return bool(self._exchanges)
+
+    def asked(self) -> list[Sequence]:
+        """Whose proposals the next `receive` waits for."""
+        open_ones = [e for e in self._exchanges.values() if e.awaited and not e.misses]
+        return [item.sequence for exchange in open_ones for item in exchange.asked.values()]
 
     def begin(self, sequence: Sequence, plan: DraftPlan | None) -> None:
         """Gives a sequence its draft session, or tells `want` that it is to get one later."""
@@ -171,7 +176,7 @@ class Drafting:
     ) -> None:
         request = draft_pb2.StepRequest(closes=closes)
         asked: dict[int, Asked] = {}
-        rows: list[Tensor] = []
+        spans: list[RowSpan] = []
         budget = link.max_rows
         for sequence in members:
             draft = sequence.draft
@@ -195,10 +200,10 @@ class Drafting:
             request.steps.append(step)
             asked[draft.session] = Asked(sequence, step)
             if step.num_rows:
-                rows.append(self._rows_of(sequence, draft.kv_len, draft.kv_len + step.num_rows))
+                spans.append((sequence, draft.kv_len, draft.kv_len + step.num_rows))
             budget -= step.num_rows
         if asked or closes:
-            link.send(request, torch.cat(rows) if rows else None)
+            link.send(request, self._rows_of(spans) if spans else None)
             self._exchanges[link] = Exchange(asked, awaited=link not in self._slow)
 
     def _take(self, asked: Asked, result: draft_pb2.SessionResult) -> None:

@@ -20,6 +20,7 @@ from verify_service import blame
 from verify_service.commands import Commands
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
+from verify_service.halves import Halves
 from verify_service.live_requests import LiveRequests
 from verify_service.scheduler import Scheduler, Work
 from verify_service.self_check import FirstProposals
@@ -55,7 +56,7 @@ class Engine:
         """widths: as each request's plan says, without it. overlap: tokens are sent late."""
         self._executor, self.scheduler, self.drafting = executor, scheduler, drafting
         self._widths, self._synthetic = widths or PlannedWidth(), synthetic
-        self._overlap = overlap
+        self._overlap, self._halves = overlap, Halves(drafting)
         self._first_proposals = FirstProposals()
         self.timeline = Timeline()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
@@ -170,7 +171,9 @@ class Engine:
         scheduler, clock = self.scheduler, StepClock(len(self.scheduler.waiting))
         while scheduler.can_admit():
             scheduler.admit()
-        work = scheduler.plan()
+        with self._losing_drafts():
+            self._halves.make_ready(scheduler.running)
+        work = scheduler.plan(halves=self._widths.halves)
         clock.planned(work)
         self._executor.use_projection(scheduler.turns.current)
         answer = blame.start(self._executor, work)
@@ -206,11 +209,13 @@ class Engine:
         with self._losing_drafts():
             draft_tokens = self._widths.draft_tokens(self.scheduler.running)
             members = [*(item.sequence for item in work), *self.scheduler.waiting]
-            self.drafting.send(members, draft_tokens)
-            clock.lap("send")
-            if self.drafting.is_owed:  # drafts work meanwhile
-                self._send_chunks()
-            return self.drafting.receive()
+            return self._halves.exchange(
+                members,
+                draft_tokens,
+                clock,
+                halves=self._widths.halves,
+                meanwhile=self._send_chunks,
+            )
         return []
 
     def _send_chunks(self) -> None:

@@ -10,8 +10,9 @@ from torch import Tensor
 from domino_kernels.attention import Batch, Span
 from verify_service.choice import choose, finite
 from verify_service.projection import FeatureProjection
+from verify_service.row_spans import RowSpan, rows_at
 from verify_service.scheduler import Work
-from verify_service.sequence import Chosen, Sequence
+from verify_service.sequence import Chosen
 from verify_service.step_table import StepTable
 from verify_service.target import Target
 from verify_service.turns import KEPT
@@ -87,8 +88,6 @@ class Executor:
         self._kv.k[:, pages] = 0
         self._kv.v[:, pages] = 0
 
-    def rows(self, sequence: Sequence, start: int, end: int) -> Tensor:
-        """Projected rows of positions start..end-1: [end - start, hidden]."""
-        positions = torch.arange(start, end, device=self._target.device)
-        pages = torch.tensor(sequence.pages, device=self._target.device)
-        return self._rows[pages[positions // self._page_size], positions % self._page_size]
+    def rows(self, spans: Seq[RowSpan]) -> Tensor:
+        """Projected rows of all spans one after another: [n, hidden]."""
+        return rows_at(self._rows.flatten(0, 1), spans, self._page_size)

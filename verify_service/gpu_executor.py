@@ -23,8 +23,9 @@ from verify_service.gpu_rows import ragged_rows
 from verify_service.gpu_step import Answer, StepGraphs, batch_buckets
 from verify_service.gpu_target import GpuTarget
 from verify_service.metrics import EAGER
+from verify_service.row_spans import RowSpan, rows_at
 from verify_service.scheduler import Work
-from verify_service.sequence import Chosen, Sequence
+from verify_service.sequence import Chosen
 from verify_service.step_table import StepTable
 from verify_service.turns import KEPT
 
@@ -202,13 +203,9 @@ class GpuExecutor(Executor):
         rows = F.linear(torch.cat(taps, -1), projection.fc.weight)
         return rms_norm(rows, projection.norm, projection.eps)
 
-    def rows(self, sequence: Sequence, start: int, end: int) -> Tensor:
-        """Projected rows of positions start..end-1: [end - start, hidden]."""
+    def rows(self, spans: Seq[RowSpan]) -> Tensor:
         assert self._table is not None, "rows are asked for only where a draft was given"
-        positions = torch.arange(start, end, device=self._table.device)
-        pages = torch.tensor(sequence.pages, device=self._table.device)
-        at = pages[positions // self._page_size] * self._page_size + positions % self._page_size
-        return self._table[at]
+        return rows_at(self._table, spans, self._page_size)
 
 
 def _fits(item: Work, width: int) -> bool:

@@ -8,9 +8,10 @@ from torch import Tensor
 from domino_serve.v1 import rank_pb2, sampling_pb2
 from verify_service.executor import Executor
 from verify_service.rank_link import Followers
+from verify_service.row_spans import RowSpan
 from verify_service.sampling import SamplingParams
 from verify_service.scheduler import Work
-from verify_service.sequence import Chosen, Sequence
+from verify_service.sequence import Chosen
 
 
 class LeadingExecutor(Executor):
@@ -41,8 +42,8 @@ class LeadingExecutor(Executor):
         self._followers.send(rank_pb2.RankStep(cleared_pages=pages))
         self._own.clear(pages)
 
-    def rows(self, sequence: Sequence, start: int, end: int) -> Tensor:
-        return self._own.rows(sequence, start, end)
+    def rows(self, spans: Seq[RowSpan]) -> Tensor:
+        return self._own.rows(spans)
 
     def add_projection(self, fc: Tensor, norm: Tensor) -> int:
         return self._own.add_projection(fc, norm)

@@ -124,10 +124,16 @@ def _widths(config: VerifyConfig, draft_tokens: int, executor: Executor) -> Widt
     policy = config.width_policy or ("fixed" if config.width else "auto")
     if draft_tokens == 0 and config.width_policy == "auto":
         raise OptionError("width_policy", "auto", "needs a draft and a width above 1")
-    if policy == "fixed" or not draft_tokens:
-        return PlannedWidth()
-    table = executor.costs()
-    return TableWidth(table, draft_tokens) if table else AutoWidth(draft_tokens)
+    table = executor.costs() if policy == "auto" and draft_tokens else None
+    if table:
+        return TableWidth(table, draft_tokens, ping_pong=config.ping_pong)
+    if config.ping_pong == "auto":
+        remedy = "needs a draft and --width-policy auto on one GPU; take always or off"
+        raise OptionError("ping_pong", "auto", remedy)
+    always = config.ping_pong == "always"
+    if policy == "auto" and draft_tokens:
+        return AutoWidth(draft_tokens, halves=always)
+    return PlannedWidth(halves=always)
 
 
 def _synthetic(

@@ -52,7 +52,7 @@ def target_rows(executor: Executor, ids: Sequence[int], page_size: int) -> Tenso
     )
     sequence = Running(request, pages=list(range(-(-len(ids) // page_size))))
     executor.run([Work(sequence=sequence, ids=list(ids), choices=0)])
-    return executor.rows(sequence, 0, len(ids))
+    return executor.rows([(sequence, 0, len(ids))])
 
 
 def _read(file: Path, vocab_size: int) -> tuple[list[int], Tensor]:

@@ -66,9 +66,14 @@ class Scheduler:
         sequence.timings.queue_ns = sequence.timings.queue_ns or sequence.elapsed_ns()
         return sequence
 
-    def plan(self) -> list[Work]:
-        """The next step's work; empty when nothing runs. Prompts share the token budget evenly."""
-        members = list(self.turns.take(self.running))
+    def plan(self, *, halves: bool = False) -> list[Work]:
+        """The next step's work; empty when nothing runs, or all of it awaits a draft.
+
+        Prompts share the token budget evenly. halves: of no more than half of the sequences.
+        """
+        members = [s for s in self.turns.take(self.running) if not s.awaits_draft]
+        if halves:
+            members = members[: -(-len(self.running) // 2)]
         budget, prompts = self.prefill_tokens, sum(s.in_prefill for s in members)
         work: list[Work] = []
         for sequence in members:  # oldest first: preemption takes from the other end

@@ -97,6 +97,7 @@ class Sequence:
     proposals: list[int] = field(default_factory=list)
     draft: DraftSession | None = None
     projection: int | None = None  # that its rows are of; None: of none that a draft can use
+    awaits_draft: bool = False  # does not run until its proposals are there: halves take turns
     history: AcceptanceHistory = field(default_factory=AcceptanceHistory)
     stats: spec.SpeculationStats = field(default_factory=spec.SpeculationStats)
     timings: spec.RequestTimings = field(default_factory=spec.RequestTimings)
@@ -152,6 +153,11 @@ class Sequence:
     def wants_logprobs(self) -> bool:
         """Whether `commit` needs log-probabilities."""
         return False
+
+    def slots(self, start: int, end: int, page_size: int) -> list[int]:
+        """Where its pages hold positions start..end-1: page * page_size + offset."""
+        pages = self.pages
+        return [pages[at // page_size] * page_size + at % page_size for at in range(start, end)]
 
     def next_ids(self) -> list[int]:
         """Ids to verify in the next step, `current` first; only once the prompt has run."""

@@ -3,11 +3,12 @@
 As verify_service.width_policy's AutoWidth, but only widths that have graphs are asked for, and what
 the target costs is read from a StepTable: by batch, width and context, so that drafting stops at
 the very batch and length where it no longer pays. Drafts and the host are learnt while serving.
+Halves take turns (verify_service.halves) where two half steps take less time than target and draft.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence as Seq
-from typing import Final
+from typing import Final, Literal
 
 from verify_service.acceptance_history import AcceptanceHistory, expected_tokens
 from verify_service.sequence import Sequence
@@ -25,6 +26,9 @@ ALL_KEPT: Final = 0.998  # of everybody's counts, a look
 SMOOTHING: Final = 0.1
 OUTLIER: Final = 3.0  # times the expected: another process had the device, or pages were compiled
 
+PingPong = Literal["off", "auto", "always"]
+Choice = tuple[int, bool]  # draft tokens, and whether halves take turns
+
 
 class TableWidth:
     """A mode's first drafted steps try every width; then a choice every few steps.
@@ -32,8 +36,9 @@ class TableWidth:
     Steps of several modes count as the most frequent one's.
     """
 
-    def __init__(self, table: StepTable, most: int) -> None:
-        """most: draft tokens at most."""
+    def __init__(self, table: StepTable, most: int, *, ping_pong: PingPong = "off") -> None:
+        """most: draft tokens at most. ping_pong: when `halves` is set."""
+        self.halves, self._ping_pong = ping_pong == "always", ping_pong
         self._table = table
         self._choices = sorted({0, most, *(w - 1 for w in table.widths if w <= most)})
         self._untried: dict[int, list[int]] = {}
@@ -42,7 +47,8 @@ class TableWidth:
         )
         self._drafts: defaultdict[tuple[int, int], Curve] = defaultdict(Curve)
         self._host = {False: 0.0, True: 0.0}  # seconds beside the graph; of drafted steps
-        self._current, self._mode, self._drafted, self._context = most, 0, 0, 0
+        self._current = most
+        self._mode = self._drafted = self._running = self._context = 0
         self._steps = self._plain_steps = self._probing = 0
         self._probe_after = FIRST_PROBE
 
@@ -52,14 +58,14 @@ class TableWidth:
         if not drafted:
             return self._current
         self._mode = Counter(map(_mode, drafted)).most_common(1)[0][0]
-        self._context = sum(s.kv_len for s in sequences)
+        self._running, self._context = len(sequences), sum(s.kv_len for s in sequences)
         untried = self._untried.setdefault(self._mode, 2 * self._choices[1:])
         self._steps += 1
         if self._current and self._steps % EVERY == 0:
             for sequence in drafted[:LOOKED_AT]:
                 self._everybody[_mode(sequence)].add(*sequence.history.last)
         if untried:
-            self._current = untried.pop()
+            self._take((untried.pop(), False))
         elif self._probing:
             self._probing -= 1
         elif self._steps % EVERY == 0:
@@ -71,45 +77,57 @@ class TableWidth:
         if step.prompt_positions or not step.sequences:
             return
         width = -(-step.positions // step.sequences)
-        known = self._table.seconds(step.sequences, width, self._context)
+        context = self._context * step.sequences // max(self._running, 1)
+        known = self._table.seconds(step.sequences, width, context)
         own = (step.plan_ns + step.verify_ns + step.commit_ns) / 1e9
         if own < OUTLIER * known:
             self._host[width > 1] += SMOOTHING * (own - known - self._host[width > 1])
-        if self._drafted and self._current:
+        if self._drafted and self._current and not self.halves:
             waited = (step.send_ns + step.wait_ns) / 1e9
             self._drafts[self._mode, self._current].add(self._drafted, waited)
 
     def _choose(self, drafted: Seq[Sequence], sequences: int) -> None:
-        """The width of the most expected tokens a second; the current one where it is close."""
+        """The most expected tokens a second; the current choice where it is close."""
         speeds = self._speeds(drafted, sequences)
         best = max(speeds, key=lambda choice: speeds[choice])
-        if speeds[best] > GAIN * speeds.get(self._current, 0.0):
-            self._current = best
+        if speeds[best] > GAIN * speeds.get((self._current, self.halves), 0.0):
+            self._take(best)
         if self._current:
             self._probe_after = FIRST_PROBE
         elif self._plain_steps >= self._probe_after:
-            del speeds[0]
-            self._current = max(speeds, key=lambda choice: speeds[choice])
+            self._take(max((c for c in speeds if c[0]), key=lambda choice: speeds[choice]))
             self._probing = PROBE_STEPS
             self._probe_after = min(2 * self._probe_after, LAST_PROBE)
 
-    def _speeds(self, drafted: Seq[Sequence], sequences: int) -> dict[int, float]:
-        """Tokens a second by draft tokens."""
+    def _take(self, choice: Choice) -> None:
+        self._current, halves = choice
+        self.halves = halves or self._ping_pong == "always"
+
+    def _speeds(self, drafted: Seq[Sequence], sequences: int) -> dict[Choice, float]:
+        """Tokens a second by draft tokens, in whole steps and in halves."""
         hoped = [HOPED_RATE] * self._choices[-1]
         priors = {mode: self._everybody[mode].rates(hoped) for mode in set(map(_mode, drafted))}
         some = drafted[:LOOKED_AT]
         expected = [expected_tokens(s.history.rates(priors[_mode(s)])) for s in some]
         share, plain = len(drafted) / len(some), sequences - len(drafted)
-
-        def speed(choice: int) -> float:
+        split = self._ping_pong == "auto" and len(drafted) > 1
+        found = {}
+        for choice in self._choices:
             tokens = plain + share * sum(of_one[choice] for of_one in expected)
-            seconds = self._table.seconds(sequences, 1 + choice, self._context)
-            seconds += self._host[choice > 0]
-            if choice:
-                seconds += self._drafts[self._mode, choice](len(drafted))
-            return tokens / max(seconds, 1e-9)
+            verify, draft = self._seconds(sequences, len(drafted), choice, self._context)
+            found[choice, self._ping_pong == "always"] = tokens / max(verify + draft, 1e-9)
+            if split and choice:
+                half = -(-sequences // 2), -(-len(drafted) // 2)
+                verify, draft = self._seconds(*half, choice, self._context // 2)
+                found[choice, True] = tokens / max(2 * max(verify, draft), 1e-9)
+        return found
 
-        return {choice: speed(choice) for choice in self._choices}
+    def _seconds(
+        self, sequences: int, drafted: int, choice: int, context: int
+    ) -> tuple[float, float]:
+        """Of the target with the host's work, and of the draft."""
+        verify = self._table.seconds(sequences, 1 + choice, context) + self._host[choice > 0]
+        return verify, self._drafts[self._mode, choice](drafted) if choice else 0.0
 
 
 def _mode(sequence: Sequence) -> int:

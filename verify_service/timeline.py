@@ -71,10 +71,10 @@ class StepClock:
         self.lap("commit")
 
     def lap(self, name: str) -> int:
-        """Nanoseconds since the lap before, kept as `name`_ns."""
+        """Nanoseconds since the lap before, added to `name`_ns."""
         now = time.monotonic_ns()
         took, self._last = now - self._last, now
-        setattr(self._step, f"{name}_ns", took)
+        setattr(self._step, f"{name}_ns", getattr(self._step, f"{name}_ns") + took)
         return took
 
     def end(self, drafts: Iterable[draft_pb2.DraftTimings]) -> Step:

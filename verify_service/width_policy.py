@@ -22,7 +22,12 @@ ALL_KEPT: Final = 0.998  # of everybody's counts, a look
 
 
 class WidthPolicy(Protocol):
-    """Asked once a step, before drafts are."""
+    """Asked once a step, before drafts are.
+
+    halves: from then on two halves of the sequences take turns at target and draft.
+    """
+
+    halves: bool
 
     def draft_tokens(self, sequences: Seq[Sequence]) -> int | None:
         """Proposals to ask for at most; 0: none, the next step is plain; None: as planned."""
@@ -35,6 +40,9 @@ class WidthPolicy(Protocol):
 
 class PlannedWidth:
     """As many as each request's plan says."""
+
+    def __init__(self, *, halves: bool = False) -> None:
+        self.halves = halves
 
     def draft_tokens(self, sequences: Seq[Sequence]) -> int | None:
         return None
@@ -49,7 +57,8 @@ class AutoWidth:
     most: draft tokens at most. Steps of several modes count as the most frequent one's.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, halves: bool = False) -> None:
+        self.halves = halves
         self._choices = [n for n in TRIED if n < most] + [most]
         self._costs = StepCosts()
         self._untried: dict[int, list[int]] = {}  # by mode, the widest last

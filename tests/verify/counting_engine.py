@@ -15,9 +15,9 @@ from serving.errors import ServingError
 from verify_service.drafting import Drafting
 from verify_service.engine import Engine
 from verify_service.executor import Executor
+from verify_service.row_spans import RowSpan
 from verify_service.scheduler import Scheduler, Work
 from verify_service.sequence import Chosen, DraftPlan, Event, Request
-from verify_service.sequence import Sequence as Running
 from verify_service.width_policy import WidthPolicy
 
 VOCAB, HIDDEN = 1000, 4
@@ -40,9 +40,10 @@ class CountingExecutor(Executor):
     def use_projection(self, number: int) -> None:
         """Rows are the ids themselves."""
 
-    def rows(self, sequence: Running, start: int, end: int) -> Tensor:
+    def rows(self, spans: Sequence[RowSpan]) -> Tensor:
         """Rows that say whose token they are."""
-        ids = torch.tensor(sequence.tokens[start:end], dtype=torch.float32)
+        tokens = [token for one, start, end in spans for token in one.tokens[start:end]]
+        ids = torch.tensor(tokens, dtype=torch.float32)
         return ids[:, None].expand(-1, HIDDEN)
 
 

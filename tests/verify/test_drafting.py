@@ -9,8 +9,8 @@ from domino_serve.v1 import draft_pb2 as pb
 from serving.errors import DraftUnavailable
 from tests.verify.counting_engine import VOCAB, Answer, CountingEngine, counted, counting
 from tests.verify.counting_link import CountingLink
+from verify_service.row_spans import RowSpan
 from verify_service.scheduler import Work
-from verify_service.sequence import Sequence as Running
 
 
 def test_right_proposals_are_all_kept_and_none_asked_beyond_the_cap() -> None:
@@ -231,9 +231,9 @@ def fail_rows_of(running: CountingEngine, token: int) -> None:
     """Makes reading this token's row fail."""
     rows = running.executor.rows
 
-    def failing(sequence: Running, start: int, end: int) -> Tensor:
-        if token in sequence.tokens[start:end]:
+    def failing(spans: list[RowSpan]) -> Tensor:
+        if any(token in sequence.tokens[start:end] for sequence, start, end in spans):
             raise RuntimeError("no such row")
-        return rows(sequence, start, end)
+        return rows(spans)
 
     running.drafting._rows_of = failing

@@ -10,7 +10,7 @@ from verify_service.step_table import StepCost, StepTable, through
 from verify_service.table_width import FIRST_PROBE, PROBE_STEPS, TableWidth
 from verify_service.timeline import Step
 
-MOST, WIDTHS, BATCHES = 15, (1, 8, 16), (1, 8, 32, 128)
+MOST, WIDTHS, BATCHES = 15, (1, 8, 16), (1, 8, 32, 64, 128)
 PER_POSITION = 40e-9  # seconds: 150 KB a position at 4 TB/s, as Qwen3-8B's in bfloat16
 
 

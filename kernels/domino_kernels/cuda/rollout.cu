@@ -20,6 +20,10 @@
 #define PARTS (CTAS * RANKS)
 #define PER_LANE(count) (((count) + 31) / 32)
 #define PASS (OCTETS < 2 ? OCTETS : 2)    // octets scanned at once
+#define CHUNKS ((G / 32 + WARPS - 1) / WARPS)  // of a state, by a warp
+#define NEAR (PASS == 1 ? 5 : 3)          // tiles whose base logits a warp asks for at once
+#define FAR (PASS == 1 ? 2 : 1)           // the same for tiles that are not in shared memory
+#define TOGETHER (FULL ? 2 : 1)           // tiles evaluated at once
 #define NONE (-0x7fffffffffffffffll - 1)
 #define ROUNDING 9.5367431640625e-07f     // 2^-20; this and the next two as in rollout_certified
 #define S_STEPS 16192.0f
@@ -70,10 +74,11 @@ FUNCTION s64 shuffle_xor(s64 v, int mask) {
 FUNCTION float larger(float a, float b) { return a > b ? a : b; }  // b where a is no number
 FUNCTION s64 larger(s64 a, s64 b) { return a > b ? a : b; }
 FUNCTION bool filled(u32 halves) { return (halves & 0xffff) != 0xffff && halves >> 16 != 0xffff; }
+FUNCTION bool filled(Quad v) { return filled(v.x) && filled(v.y) && filled(v.z) && filled(v.w); }
 
 FUNCTION Quad wait_halves(const u16 *at) {  // eight two-byte slots
   Quad v = peek16(at);
-  while (!(filled(v.x) && filled(v.y) && filled(v.z) && filled(v.w))) {
+  while (!filled(v)) {
     wait_a_little();
     v = peek16(at);
   }
@@ -150,40 +155,59 @@ FUNCTION void advance(const Params &p, const Shared &m, int j) {
 // Gates of the own units from this step's whole state, and the own part of the bottleneck.
 FUNCTION void project(const Params &p, const Shared &m, int j) {
   const int warp = THREAD / 32, lane = THREAD % 32, n = lane / 4, l = lane % 4;
-  float acc[OCTETS][4][2] = {};
-  for (int chunk = warp; chunk < G / 32; chunk += WARPS) {
-    const int k = chunk * 32 + l * 8;
-    Quad w[4];
+  const u16 *h = p.h + (s64)j * p.batch * G;
+  Quad w[CHUNKS][4];
+#pragma unroll
+  for (int i = 0; i < CHUNKS; i++) {
+    const int chunk = warp + i * WARPS;
 #pragma unroll
     for (int t = 0; t < 4; t++) {
       const bool ours = t < 3 ? CTA * 8 + n < G : n < OWN_ROWS && CTA * OWN_ROWS + n < E;
       const int row = t < 3 ? E + t * G + CTA * 8 + n : CTA * OWN_ROWS + n;
-      w[t] = read16(p.w + (s64)(ours ? row : 0) * G + k);
-    }
-#pragma unroll
-    for (int o = 0; o < OCTETS; o++) {
-      Quad x = {0, 0, 0, 0};
-      if (o * 8 + n < p.batch) x = wait_halves(p.h + ((s64)j * p.batch + o * 8 + n) * G + k);
-      converge();
-#pragma unroll
-      for (int t = 0; t < 4; t++) {
-        float two[4] = {acc[o][t][0], acc[o][t][1], 0.0f, 0.0f};
-        multiply_halves(two, x.x, 0, x.y, 0, w[t].x, w[t].y);
-        multiply_halves(two, x.z, 0, x.w, 0, w[t].z, w[t].w);
-        acc[o][t][0] = two[0], acc[o][t][1] = two[1];
-      }
+      const int at = ours && chunk < G / 32 ? row * G + chunk * 32 : 0;
+      w[i][t] = read16(p.w + at + l * 8);
     }
   }
+  if (OCTETS > 1)  // the last request's first: all of it, read over and over, would fill the L2
+    for (int chunk = warp; chunk < G / 32; chunk += WARPS)
+      wait_halves(h + (s64)(p.batch - 1) * G + chunk * 32 + l * 8);
+  for (int o = 0; o < OCTETS; o += PASS) {
+    Quad x[PASS][CHUNKS];
+    bool missing = true;
+    while (missing) {
+      missing = false;
 #pragma unroll
-  for (int o = 0; o < OCTETS; o++) {
-    for (int t = 0; t < 4; t++)
-      for (int c = 0; c < 2; c++)
-        m.sums[(warp * 8 + n) * COLUMNS + t * 8 + l * 2 + c] = acc[o][t][c];
+      for (int i = 0; i < PASS * CHUNKS; i++) {
+        const int r = (o + i / CHUNKS) * 8 + n, chunk = warp + i % CHUNKS * WARPS;
+        Quad v = {0, 0, 0, 0};
+        if (r < p.batch && chunk < G / 32) v = peek16(h + (s64)r * G + chunk * 32 + l * 8);
+        x[i / CHUNKS][i % CHUNKS] = v;
+      }
+#pragma unroll
+      for (int i = 0; i < PASS * CHUNKS; i++) missing |= !filled(x[i / CHUNKS][i % CHUNKS]);
+      if (missing) wait_a_little();
+    }
+    converge();
+#pragma unroll
+    for (int i = 0; i < PASS; i++) {
+#pragma unroll
+      for (int t = 0; t < 4; t++) {
+        float acc[4] = {};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+          multiply_halves(acc, x[i][c].x, 0, x[i][c].y, 0, w[c][t].x, w[c][t].y);
+          multiply_halves(acc, x[i][c].z, 0, x[i][c].w, 0, w[c][t].z, w[c][t].w);
+        }
+        for (int c = 0; c < 2; c++)
+          m.sums[(warp * PASS * 8 + i * 8 + n) * COLUMNS + t * 8 + l * 2 + c] = acc[c];
+      }
+    }
     sync();
-    for (int i = THREAD; i < 8 * COLUMNS; i += THREADS) {
+    for (int i = THREAD; i < PASS * 8 * COLUMNS; i += THREADS) {
       const int r = o * 8 + i / COLUMNS, column = i % COLUMNS, e = CTA * OWN_ROWS + column - 24;
       float sum = 0.0f;
-      for (int part = 0; part < WARPS; part++) sum += m.sums[part * 8 * COLUMNS + i];
+#pragma unroll
+      for (int part = 0; part < WARPS; part++) sum += m.sums[part * PASS * 8 * COLUMNS + i];
       if (column < 24) {
         m.gates[r * 24 + column] = sum;
       } else if (j && column < 24 + OWN_ROWS && e < E && r < p.batch) {
@@ -243,75 +267,122 @@ FUNCTION void gather(const Params &p, const Shared &m, int j) {
   sync();
 }
 
+// What a warp needs of some octets of bottlenecks to bound scores.
+struct Bounding {
+  u32 a[PASS][EP / 64][8];
+  float reach[PASS], step[PASS], best[PASS];
+};
+
+FUNCTION void read_bounding(const Shared &m, Bounding &s, int o) {
+  const int n = THREAD % 32 / 4, l = THREAD % 4;
+#pragma unroll
+  for (int i = 0; i < PASS; i++) {
+    const int r = (o + i) * 8 + n;
+    s.reach[i] = m.reach[r], s.step[i] = m.step[r], s.best[i] = -INFINITY_;
+#pragma unroll
+    for (int c = 0; c < EP / 64; c++) {
+      const Quad high = *(const Quad *)(m.high + r * BYTES + c * 64 + l * 16);
+      const Quad low = *(const Quad *)(m.low + r * BYTES + c * 64 + l * 16);
+      u32 *a = s.a[i][c];
+      a[0] = high.x, a[1] = low.x, a[2] = high.y, a[3] = low.y;
+      a[4] = high.z, a[5] = low.z, a[6] = high.w, a[7] = low.w;
+    }
+  }
+}
+
+// One tile's highest bound to `upper`, its lower ones into the best; base: the lane's logits.
+FUNCTION void bound_tile(
+    Bounding &s, const Quad *b, Quad about, const float (*base)[2], float *upper) {
+  int acc[PASS][4] = {};
+#pragma unroll
+  for (int c = 0; c < EP / 64; c++) {
+#pragma unroll
+    for (int i = 0; i < PASS; i++) {
+      const u32 *a = s.a[i][c];
+      multiply_bytes(acc[i], a[0], a[1], a[2], a[3], b[c].x, b[c].y);
+      multiply_bytes(acc[i], a[4], a[5], a[6], a[7], b[c].z, b[c].w);
+    }
+  }
+  const float scale[2] = {as_float(about.x), as_float(about.z)};
+  const float slack[2] = {as_float(about.y), as_float(about.w)};
+#pragma unroll
+  for (int i = 0; i < PASS; i++) {
+    float highest = -INFINITY_;
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      const float product = (float)(128 * acc[i][c] + acc[i][c + 2]);
+      const float middle = base[i][c] + product * (scale[c] * s.step[i]);
+      const float radius = slack[c] * s.reach[i], top = middle + radius;
+      highest = larger(top == top ? top : INFINITY_, highest);  // no number: to be evaluated
+      s.best[i] = larger(middle - radius, s.best[i]);
+    }
+    highest = larger(shuffle_xor(highest, 1), highest);
+    highest = larger(shuffle_xor(highest, 2), highest);
+    if (highest > -INFINITY_) highest += ROUNDING * (highest < 0.0f ? -highest : highest);
+    if (THREAD % 4 == 0) upper[i * 8 + THREAD % 32 / 4] = highest;
+  }
+}
+
+// The tiles first, first + WARPS, ... before `end`, COUNT at once; near: in shared memory.
+template <int COUNT, bool IN_SHARED>
+FUNCTION void bound_tiles(const Params &p, const Shared &m, Bounding &s, const float *base,
+                          int first_tile, int o, int first, int end) {
+  const int lane = THREAD % 32, n = lane / 4, l = lane % 4;
+  for (int begin = first; begin < end; begin += WARPS * COUNT) {
+    float at[COUNT][PASS][2];
+    Quad b[IN_SHARED ? 1 : COUNT][EP / 64], about[IN_SHARED ? 1 : COUNT];
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) {
+      const int t = begin + k * WARPS, v = (first_tile + t) * TILE + l * 2;
+#pragma unroll
+      for (int i = 0; i < PASS; i++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+          const int r = (o + i) * 8 + n;
+          const bool real = t < end && r < p.batch && v + c < p.vocab;
+          at[k][i][c] = real ? base[(s64)r * p.base_width + v + c] : -INFINITY_;
+        }
+      if (!IN_SHARED) {
+        const u8 *record = p.copy + (s64)(first_tile + (t < end ? t : first)) * RECORD;
+#pragma unroll
+        for (int c = 0; c < EP / 64; c++) b[k][c] = read16(record + (c * 32 + lane) * 16);
+        about[k] = read16(record + COPY + l * 16);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) {
+      const int t = begin + k * WARPS;
+      if (t >= end) break;
+      if (IN_SHARED) {
+        const u8 *record = m.copy + t * RECORD;
+#pragma unroll
+        for (int c = 0; c < EP / 64; c++) b[0][c] = *(const Quad *)(record + (c * 32 + lane) * 16);
+        about[0] = *(const Quad *)(record + COPY + l * 16);
+      }
+      const int place = IN_SHARED ? 0 : k;
+      bound_tile(s, b[place], about[place], at[k], m.upper + t * REQUESTS + o * 8);
+    }
+  }
+}
+
 // Bounds of every own token's score: the highest of each tile to m.upper, the best lower one out.
 FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int own) {
   const int warp = THREAD / 32, lane = THREAD % 32, n = lane / 4, l = lane % 4;
+  const int near = own < p.resident ? own : p.resident;
+  const int far = warp + (near - warp + WARPS - 1) / WARPS * WARPS;  // the first one of this warp
   const float *base = p.base + (s64)j * p.batch * p.base_width;
   for (int o = 0; o < OCTETS; o += PASS) {
-    u32 a[PASS][EP / 64][8];
-    float reach[PASS], step[PASS], best[PASS];
+    Bounding s;
+    read_bounding(m, s, o);
+    bound_tiles<FAR, false>(p, m, s, base, first_tile, o, near < warp ? warp : far, own);
+    bound_tiles<NEAR, true>(p, m, s, base, first_tile, o, warp, near);
 #pragma unroll
     for (int i = 0; i < PASS; i++) {
-      const int r = (o + i) * 8 + n;
-      reach[i] = m.reach[r], step[i] = m.step[r], best[i] = -INFINITY_;
-#pragma unroll
-      for (int c = 0; c < EP / 64; c++) {
-        const Quad high = *(const Quad *)(m.high + r * BYTES + c * 64 + l * 16);
-        const Quad low = *(const Quad *)(m.low + r * BYTES + c * 64 + l * 16);
-        a[i][c][0] = high.x, a[i][c][1] = low.x, a[i][c][2] = high.y, a[i][c][3] = low.y;
-        a[i][c][4] = high.z, a[i][c][5] = low.z, a[i][c][6] = high.w, a[i][c][7] = low.w;
-      }
-    }
-    for (int t = warp; t < own; t += WARPS) {
-      const u8 *there = p.copy + (s64)(first_tile + t) * RECORD, *here = m.copy + t * RECORD;
-      const bool near = t < p.resident;
-      const int v = (first_tile + t) * TILE + l * 2;
-      float at[PASS][2];
-#pragma unroll
-      for (int i = 0; i < PASS; i++)
-        for (int c = 0; c < 2; c++) {
-          const int r = (o + i) * 8 + n;
-          const bool real = r < p.batch && v + c < p.vocab;
-          at[i][c] = real ? base[(s64)r * p.base_width + v + c] : -INFINITY_;
-        }
-      int acc[PASS][4] = {};
-#pragma unroll
-      for (int c = 0; c < EP / 64; c++) {
-        const int place = (c * 32 + lane) * 16;
-        const Quad b = near ? *(const Quad *)(here + place) : read16(there + place);
-#pragma unroll
-        for (int i = 0; i < PASS; i++) {
-          const u32 *x = a[i][c];
-          multiply_bytes(acc[i], x[0], x[1], x[2], x[3], b.x, b.y);
-          multiply_bytes(acc[i], x[4], x[5], x[6], x[7], b.z, b.w);
-        }
-      }
-      const int place = COPY + l * 16;
-      const Quad about = near ? *(const Quad *)(here + place) : read16(there + place);
-      const float scale[2] = {as_float(about.x), as_float(about.z)};
-      const float slack[2] = {as_float(about.y), as_float(about.w)};
-#pragma unroll
-      for (int i = 0; i < PASS; i++) {
-        float upper = -INFINITY_;
-        for (int c = 0; c < 2; c++) {
-          const float product = (float)(128 * acc[i][c] + acc[i][c + 2]);
-          const float middle = at[i][c] + product * (scale[c] * step[i]);
-          const float radius = slack[c] * reach[i], top = middle + radius;
-          upper = larger(top == top ? top : INFINITY_, upper);  // no number: must be evaluated
-          best[i] = larger(middle - radius, best[i]);
-        }
-        upper = larger(shuffle_xor(upper, 1), upper);
-        upper = larger(shuffle_xor(upper, 2), upper);
-        if (upper > -INFINITY_) upper += ROUNDING * (upper < 0.0f ? -upper : upper);
-        if (l == 0) m.upper[t * REQUESTS + (o + i) * 8 + n] = upper;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < PASS; i++) {
-      best[i] = larger(shuffle_xor(best[i], 1), best[i]);
-      best[i] = larger(shuffle_xor(best[i], 2), best[i]);
-      if (best[i] > -INFINITY_) best[i] -= ROUNDING * (best[i] < 0.0f ? -best[i] : best[i]);
-      if (l == 0) shared_max(m.lower + (o + i) * 8 + n, ordered(best[i]));
+      float best = s.best[i];
+      best = larger(shuffle_xor(best, 1), best);
+      best = larger(shuffle_xor(best, 2), best);
+      if (best > -INFINITY_) best -= ROUNDING * (best < 0.0f ? -best : best);
+      if (l == 0) shared_max(m.lower + (o + i) * 8 + n, ordered(best));
     }
   }
   sync();
@@ -334,6 +405,30 @@ FUNCTION bool qualifies(const Params &p, const Shared &m, int t) {
   return any(found);
 }
 
+// Eight tokens' exact scores, from W2's rows `w`, into the best keys.
+FUNCTION void score(const Params &p, const Shared &m, const float *base, const Quad *w, int v,
+                    s64 *key) {
+  const int n = THREAD % 32 / 4, l = THREAD % 4;
+#pragma unroll
+  for (int o = 0; o < OCTETS; o++) {
+    float acc[4] = {};
+#pragma unroll
+    for (int c = 0; c < E / 32; c++) {
+      const Quad x = *(const Quad *)(m.state + (o * 8 + n) * STATE + c * 64 + l * 16);
+      multiply_halves(acc, x.x, 0, x.y, 0, w[c].x, w[c].y);
+      multiply_halves(acc, x.z, 0, x.w, 0, w[c].z, w[c].w);
+    }
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      const int r = o * 8 + n, token = v + l * 2 + c;
+      if (r < p.batch && token < p.vocab) {
+        const float score = base[(s64)r * p.base_width + token] + acc[c];
+        key[o] = larger(pack_key(score, token + p.first), key[o]);
+      }
+    }
+  }
+}
+
 // Best keys among the own tokens whose bounds reach the best lower one, from W2 itself.
 FUNCTION void evaluate(const Params &p, const Shared &m, int j, int first_tile, int own) {
   const int warp = THREAD / 32, lane = THREAD % 32, n = lane / 4, l = lane % 4;
@@ -341,30 +436,21 @@ FUNCTION void evaluate(const Params &p, const Shared &m, int j, int first_tile, 
   s64 key[OCTETS];
 #pragma unroll
   for (int o = 0; o < OCTETS; o++) key[o] = NONE;
-  for (int t = warp; t < own; t += WARPS) {
-    if (!qualifies(p, m, t)) continue;
-    const int v = (first_tile + t) * TILE, row = v + n < p.vocab ? v + n : p.vocab - 1;
-    Quad w[E / 32];
+  for (int begin = warp; begin < own; begin += WARPS * TOGETHER) {
+    Quad w[TOGETHER][E / 32];
+    bool wanted[TOGETHER];
 #pragma unroll
-    for (int c = 0; c < E / 32; c++) w[c] = read16(p.w2 + (s64)row * E + c * 32 + l * 8);
+    for (int k = 0; k < TOGETHER; k++) {
+      const int t = begin + k * WARPS;
+      wanted[k] = t < own && qualifies(p, m, t);
+      if (!wanted[k]) continue;
+      const int v = (first_tile + t) * TILE + n, row = v < p.vocab ? v : p.vocab - 1;
 #pragma unroll
-    for (int o = 0; o < OCTETS; o++) {
-      float acc[4] = {};
-#pragma unroll
-      for (int c = 0; c < E / 32; c++) {
-        const Quad x = *(const Quad *)(m.state + (o * 8 + n) * STATE + c * 64 + l * 16);
-        multiply_halves(acc, x.x, 0, x.y, 0, w[c].x, w[c].y);
-        multiply_halves(acc, x.z, 0, x.w, 0, w[c].z, w[c].w);
-      }
-      const int r = o * 8 + n;
-      for (int c = 0; c < 2; c++) {
-        const int token = v + l * 2 + c;
-        if (r < p.batch && token < p.vocab) {
-          const float score = base[(s64)r * p.base_width + token] + acc[c];
-          key[o] = larger(pack_key(score, token + p.first), key[o]);
-        }
-      }
+      for (int c = 0; c < E / 32; c++) w[k][c] = read16(p.w2 + (s64)row * E + c * 32 + l * 8);
     }
+#pragma unroll
+    for (int k = 0; k < TOGETHER; k++)
+      if (wanted[k]) score(p, m, base, w[k], (first_tile + begin + k * WARPS) * TILE, key);
   }
 #pragma unroll
   for (int o = 0; o < OCTETS; o++) {
@@ -374,15 +460,19 @@ FUNCTION void evaluate(const Params &p, const Shared &m, int j, int first_tile, 
   }
 }
 
+// Best base logits among the own tokens; several warps share a request where there are few.
 FUNCTION void first_token(const Params &p, const Shared &m, int first_tile, int own) {
-  const int begin = first_tile * TILE;
-  const int end = begin + own * TILE < p.vocab ? begin + own * TILE : p.vocab;
-  for (int r = 0; r < p.batch; r++) {
+  const int shares = (WARPS + p.batch - 1) / p.batch;
+  const int begin = first_tile * TILE, room = p.vocab - begin;
+  const int tokens = own * TILE < room ? own * TILE : room;
+  for (int i = THREAD / 32; i < p.batch * shares; i += WARPS) {
+    const float *base = p.base + (s64)(i / shares) * p.base_width + begin;
     s64 key = NONE;
-    for (int v = begin + THREAD; v < end; v += THREADS)
-      key = larger(pack_key(p.base[(s64)r * p.base_width + v], v + p.first), key);
+#pragma unroll 8
+    for (int v = i % shares * 32 + THREAD % 32; v < tokens; v += shares * 32)
+      key = larger(pack_key(base[v], begin + v + p.first), key);
     for (int mask = 16; mask; mask >>= 1) key = larger(shuffle_xor(key, mask), key);
-    if (THREAD % 32 == 0 && key != NONE) shared_max(m.best + r, key);
+    if (THREAD % 32 == 0 && key != NONE) shared_max(m.best + i / shares, key);
   }
 }
 
@@ -405,7 +495,7 @@ FUNCTION Shared layout(const Params &p, int tiles) {
   TAKE(high, u8, REQUESTS * BYTES);
   TAKE(low, u8, REQUESTS * BYTES);
   TAKE(state, u8, REQUESTS * STATE);
-  TAKE(sums, float, WARPS * 8 * COLUMNS * 4);
+  TAKE(sums, float, WARPS * PASS * 8 * COLUMNS * 4);
   TAKE(gates, float, REQUESTS * 24 * 4);
   TAKE(hidden, float, REQUESTS * 8 * 4);
   TAKE(upper, float, tiles * REQUESTS * 4);

@@ -28,28 +28,28 @@ FUNCTION void shared_max(s64 *at, s64 v) { atomicMax(at, v); }
 // Words that other CTAs, or other GPUs, write while this kernel runs.
 FUNCTION Quad peek16(const void *at) {
   Quad v;
-  asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
   return v;
 }
 FUNCTION s64 peek8(const void *at) {
   s64 v;
-  asm volatile("ld.volatile.global.s64 %0, [%1];" : "=l"(v) : "l"(at));
+  asm volatile("ld.relaxed.sys.global.s64 %0, [%1];" : "=l"(v) : "l"(at));
   return v;
 }
 FUNCTION int peek4(const void *at) {
   int v;
-  asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(v) : "l"(at));
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(at));
   return v;
 }
 FUNCTION void poke(s64 *at, s64 v) {
-  asm volatile("st.volatile.global.s64 [%0], %1;" ::"l"(at), "l"(v));
+  asm volatile("st.relaxed.sys.global.s64 [%0], %1;" ::"l"(at), "l"(v));
 }
 FUNCTION void poke(int *at, int v) {
-  asm volatile("st.volatile.global.s32 [%0], %1;" ::"l"(at), "r"(v));
+  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(v));
 }
 FUNCTION void poke(u16 *at, u16 v) {
-  asm volatile("st.volatile.global.u16 [%0], %1;" ::"l"(at), "h"(v));
+  asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(at), "h"(v));
 }
 FUNCTION void wait_a_little() {}
 

@@ -13,6 +13,8 @@ from training.distance import _fused_row_losses, _row_losses
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    # PyTorch's compiler warns of its own parts and of float32 products that are to stay exact.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32"),
 ]
 
 

@@ -18,7 +18,7 @@ import triton
 from benchmarks.gpu_pair import GpuPair
 from benchmarks.gpu_verify_timing import copy_tb_s
 from benchmarks.gpu_verify_tree import add_argument, imported_tree
-from benchmarks.pair_steps import Load, Pair, Times
+from benchmarks.pair_steps import LAPS, Load, Pair, Times
 from benchmarks.text_table import text_table
 from domino_serve.v1 import speculation_pb2 as spec
 
@@ -121,13 +121,12 @@ def figure(
 
 def table(rows: list[dict[str, Any]]) -> str:
     """A row an arm and concurrency."""
-    laps = ("plan", "verify", "commit", "send", "wait")
-    head = ("arm", "C", "width", "ms", "tokens", "tok/s", *laps)
+    head = ("arm", "C", "width", "ms", "tokens", "tok/s", *LAPS)
     lines = []
     for r in rows:
         cells = [r["arm"], str(r["concurrency"]), str(r["width"]), f"{r['ms']:.3f}"]
         cells += [f"{r['tokens']:.2f}", f"{r['tok_s']:.0f}"]
-        lines.append(cells + [f"{r['laps'][lap]:.3f}" for lap in laps])
+        lines.append(cells + [f"{r['laps'][lap]:.3f}" for lap in LAPS])
     return text_table(head, lines)
 
 

@@ -12,6 +12,7 @@ from domino_cli.in_process import InProcess
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.config import DraftServiceConfig
+from serving.transport.plane import IN_PROCESS
 from verify_service.config import VerifyConfig
 
 MODES = {
@@ -46,7 +47,7 @@ class OracleLink:
     """
 
     alive = True
-    context_id, late_answers, projection = 0, 0, 0
+    context_id, late_answers, projection, plane = 0, 0, 0, IN_PROCESS
 
     def __init__(self, right: Mapping[str, Sequence[int]], vocab: int, seed: int) -> None:
         """right: ticket -> prompt and right continuation."""

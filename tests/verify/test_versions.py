@@ -27,7 +27,7 @@ class KeepingLink(OracleLink):
 
     def __init__(self, right: Mapping[str, Sequence[int]], projection: int) -> None:
         super().__init__(right, VOCAB, seed=3)
-        self.projection = projection  # type: ignore[misc]
+        self.projection = projection
         self.rows: dict[str, list[Tensor]] = {}
 
     def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:

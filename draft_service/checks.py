@@ -40,9 +40,8 @@ def usable_rows(rows: Tensor) -> list[bool]:
     looking at each. A sum of numbers can be none too; then each is looked at.
     """
     sums = rows.sum(-1, dtype=torch.float32 if rows.dtype == torch.float16 else rows.dtype)
-    usable = sums.isfinite()
-    found: list[bool] = (usable if usable.all() else rows.isfinite().all(-1)).tolist()
-    return found
+    found: list[bool] = sums.isfinite().tolist()
+    return found if all(found) else rows.isfinite().all(-1).tolist()
 
 
 def check_step(

@@ -15,6 +15,7 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2
 from serving.errors import DraftUnavailable
 from serving.log import about
+from serving.transport.plane import IN_PROCESS
 from verify_service.draft_exchange import Asked, Exchange, next_step
 from verify_service.draft_link import DraftLink
 from verify_service.metrics import DRAFT_LOST, STALE
@@ -60,6 +61,11 @@ class Drafting:
     def is_owed(self) -> bool:
         """Whether answers are outstanding; `receive` looks for them."""
         return bool(self._exchanges)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether other processes work on answers; a draft in this one begins in `receive`."""
+        return any(link.plane != IN_PROCESS for link in self._exchanges)
 
     def asked(self) -> list[Sequence]:
         """Whose proposals the next `receive` waits for."""

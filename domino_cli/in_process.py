@@ -1,47 +1,18 @@
-"""Both engines in one process, without gRPC: the in-process transport, for tests and tools."""
+"""Both engines in one process, without gRPC, for tests and tools."""
 
 import itertools
 import queue
 from collections.abc import Sequence
 from typing import Self
 
-from torch import Tensor
-
-from domino_serve.v1 import draft_pb2, verify_pb2
+from domino_cli.local_link import LocalDraftLink
 from domino_serve.v1 import speculation_pb2 as spec
-from draft_service.engine import DraftEngine, Stream
-from draft_service.handshake import answer
+from domino_serve.v1 import verify_pb2
 from draft_service.load import Loaded as LoadedDraft
 from serving.errors import ServingError
-from serving.tensors import DTYPES
-from serving.transport.plane import IN_PROCESS
 from verify_service.load import Loaded as LoadedVerify
 from verify_service.sampling import SamplingParams
 from verify_service.sequence import DraftPlan, Event, Request
-
-
-class LocalDraftLink:
-    """A verify service's link to a draft engine in the same process; rows pass by reference."""
-
-    alive = True
-    projection = 0
-    plane = IN_PROCESS
-
-    def __init__(self, engine: DraftEngine, max_rows: int) -> None:
-        self.max_rows, self.context_id, self.late_answers = max_rows, engine.context_id, 0
-        self.engine, self._stream = engine, Stream()
-        self._pending: tuple[draft_pb2.StepRequest, Tensor | None] | None = None
-
-    def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
-        self._pending = request, rows
-
-    def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
-        assert self._pending is not None, "receive follows send"
-        return self.engine.step(self._stream, *self._pending)
-
-    def close(self) -> None:
-        self.alive = False
-        self.engine.close(self._stream)
 
 
 class InProcess:
@@ -51,7 +22,7 @@ class InProcess:
         """Raises Mismatch when the two hold models that do not belong together."""
         self.engine, self._draft, self._end = verify.engine, draft, verify.end
         self._names = itertools.count()
-        self.link = _connect(verify, draft) if draft else None
+        self.link = LocalDraftLink.greeting(draft, verify.hello) if draft else None
 
     def __enter__(self) -> Self:
         self.engine.start()
@@ -95,12 +66,6 @@ class InProcess:
         assert self._draft is not None and self.link is not None, "drafting needs a draft"
         ticket = self._draft.engine.reserve(mode, positions)
         return DraftPlan(link=self.link, ticket=ticket, mode=mode, draft_tokens=tokens)
-
-
-def _connect(verify: LoadedVerify, draft: LoadedDraft) -> LocalDraftLink:
-    target = verify.hello.target
-    hello = answer(draft, verify.hello, target.hidden_size, DTYPES[target.dtype])
-    return LocalDraftLink(draft.engine, hello.max_rows)
 
 
 def collect(events: "queue.SimpleQueue[Event]") -> tuple[list[int], verify_pb2.VerifyComplete]:

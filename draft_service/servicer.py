@@ -46,6 +46,11 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         watch_streams(self._peers)
         self._updating = threading.Lock()
 
+    @property
+    def loaded(self) -> Loaded:
+        """What is served now."""
+        return self._loaded
+
     def Handshake(
         self, request: draft_pb2.HandshakeRequest, context: grpc.ServicerContext
     ) -> draft_pb2.HandshakeResponse:

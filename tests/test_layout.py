@@ -43,6 +43,8 @@ TENSOR_MODULES = [
     "serving.transport.shm",
     "domino_cli.gguf_convert",
     "domino_cli.in_process",
+    "domino_cli.local_link",
+    "domino_cli.one_process_engines",
 ]
 
 IMPORT_ALL = """

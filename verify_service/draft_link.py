@@ -65,6 +65,16 @@ class DraftLink(Protocol):
         ...
 
 
+class SeatedLink(DraftLink, Protocol):
+    """A link to a draft service, which also reserves seats there."""
+
+    incarnation: str  # another one is another process
+
+    def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
+        """A ticket for a session; raises Overloaded, DraftUnavailable or another refusal."""
+        ...
+
+
 class GrpcDraftLink:
     """DraftService.Step over gRPC; rows in memory that both sides share, else inline."""
 

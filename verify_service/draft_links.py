@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from domino_serve.v1 import draft_pb2
 from serving.errors import DraftUnavailable, Mismatch
 from serving.transport.plane import NONE, MakeMemory, Plane
-from verify_service.draft_link import DraftLink, DraftUpdated, GrpcDraftLink
+from verify_service.draft_link import DraftLink, DraftUpdated, GrpcDraftLink, SeatedLink
 from verify_service.turns import KEPT
 
 CONNECT_S = 2.0  # what a request waits for a draft service before it runs plain
@@ -28,11 +28,16 @@ class Version:
 # Takes over the projection of the draft at an address, which a handshake request led to.
 Follow = Callable[[str, draft_pb2.HandshakeRequest], Version]
 
+# Makes a link: address, greeting, time, projection, memories; raises as GrpcDraftLink does.
+Connect = Callable[
+    [str, draft_pb2.HandshakeRequest, float, int, Mapping[Plane, MakeMemory]], SeatedLink
+]
+
 
 @dataclass(slots=True)
 class _Place:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    link: GrpcDraftLink | None = None
+    link: SeatedLink | None = None
     retry_at: float = 0.0
 
 
@@ -45,15 +50,17 @@ class DraftLinks:
         timeout_s: float = CONNECT_S,
         follow: Follow | None = None,
         memories: Mapping[Plane, MakeMemory] = NONE,
+        connect: Connect = GrpcDraftLink,
     ) -> None:
         """`hello` goes to every draft service first. memories: what rows may travel in."""
+        self._new_link = connect
         self._timeout_s, self._follow, self._memories = timeout_s, follow, memories
         self._versions: tuple[Version, ...] = (Version(_offering(hello, memories)),)  # newest first
         self._following = threading.Lock()
         self._places: dict[str, _Place] = {}
         self._lock = threading.Lock()
 
-    def get(self, address: str) -> GrpcDraftLink:
+    def get(self, address: str) -> SeatedLink:
         """A living link; raises DraftUnavailable, Mismatch or ContractMismatch."""
         with self._lock:
             place = self._places.get(address) or self._new_place(address)
@@ -86,7 +93,7 @@ class DraftLinks:
             )
         return self._places.setdefault(address, _Place())
 
-    def _connect(self, address: str, place: _Place) -> GrpcDraftLink:
+    def _connect(self, address: str, place: _Place) -> SeatedLink:
         if time.monotonic() < place.retry_at:
             raise DraftUnavailable(f"draft service {address}", "was away a moment ago")
         try:
@@ -103,7 +110,7 @@ class DraftLinks:
         place.retry_at = time.monotonic() + RETRY_S
         raise DraftUnavailable(f"draft service {address}", reason)
 
-    def _fitting(self, address: str) -> GrpcDraftLink:
+    def _fitting(self, address: str) -> SeatedLink:
         """A link of the version that is there, whose projection this side has then."""
         known = self._versions
         for version in known[:-1]:
@@ -111,7 +118,7 @@ class DraftLinks:
                 return self._of(address, version, known)
         return self._of(address, known[-1], known)
 
-    def _of(self, address: str, version: Version, known: tuple[Version, ...]) -> GrpcDraftLink:
+    def _of(self, address: str, version: Version, known: tuple[Version, ...]) -> SeatedLink:
         """A link of that version, or of one that the draft there was updated to."""
         try:
             return self._connected(address, version)
@@ -131,8 +138,8 @@ class DraftLinks:
             if link.projection not in kept:
                 link.close()
 
-    def _connected(self, address: str, version: Version) -> GrpcDraftLink:
-        link = GrpcDraftLink(
+    def _connected(self, address: str, version: Version) -> SeatedLink:
+        link = self._new_link(
             address, version.hello, self._timeout_s, version.projection, self._memories
         )
         if any(version is kept for kept in self._versions):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 import draft_service.load
 import verify_service.load
-from domino_cli.in_process import InProcess, LocalDraftLink, collect
+from domino_cli.in_process import InProcess, collect
+from domino_cli.local_link import LocalDraftLink
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.config import DraftServiceConfig

@@ -1,0 +1,71 @@
+"""A verify service's link to a draft engine in its own process: the in-process data plane."""
+
+import threading
+from typing import Self
+
+from torch import Tensor
+
+from domino_serve.v1 import draft_pb2
+from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.engine import DraftEngine, Stream
+from draft_service.handshake import answer
+from draft_service.load import Loaded
+from serving.errors import DraftUnavailable
+from serving.tensors import DTYPES
+from serving.transport.plane import IN_PROCESS
+from verify_service.draft_link import DraftUpdated
+
+
+class LocalDraftLink:
+    """Rows pass by reference, and `receive` runs the draft's step in the thread that asks.
+
+    The lock keeps a step from running while another thread ends its sessions.
+    """
+
+    plane = IN_PROCESS
+
+    def __init__(
+        self, engine: DraftEngine, max_rows: int, *, projection: int = 0, incarnation: str = ""
+    ) -> None:
+        self.max_rows, self.context_id, self.late_answers = max_rows, engine.context_id, 0
+        self.projection, self.incarnation = projection, incarnation
+        self.engine, self._stream = engine, Stream()
+        self._open, self._lock = True, threading.Lock()
+        self._pending: tuple[draft_pb2.StepRequest, Tensor | None] | None = None
+
+    @classmethod
+    def greeting(
+        cls, draft: Loaded, hello: draft_pb2.HandshakeRequest, projection: int = 0
+    ) -> Self:
+        """After the handshake that two services would make; raises Mismatch or DraftUpdated."""
+        target = hello.target
+        found = answer(draft, hello, target.hidden_size, DTYPES[target.dtype])
+        if found.draft.content_hash != hello.draft.content_hash:
+            raise DraftUpdated
+        return cls(
+            draft.engine, found.max_rows, projection=projection, incarnation=found.incarnation
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Until it is closed, or other weights are served."""
+        return self._open and self.context_id == self.engine.context_id
+
+    def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
+        self._pending = request, rows
+
+    def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
+        assert self._pending is not None, "receive follows send"
+        with self._lock:
+            if not self.alive:
+                raise DraftUnavailable("draft service of this process", "was closed or updated")
+            return self.engine.step(self._stream, *self._pending)
+
+    def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
+        """A ticket for a session; raises Overloaded or another refusal."""
+        return self.engine.reserve(mode, max_positions)
+
+    def close(self) -> None:
+        with self._lock:
+            self._open = False
+            self.engine.close(self._stream)

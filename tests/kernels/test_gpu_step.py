@@ -176,12 +176,10 @@ assert index.tolist() == [[91, 6, 93], [12, 0, 4], [8, -1, 24], [13, 0, 5]], ind
 """
 
 DRAW = """
-import domino_kernels.gpu.draw
 from domino_kernels.gpu.accept import greedy_accept, sampling_accept
 from domino_kernels.gpu.draw import draw_reference
 from verify_service.sampling import SamplingParams, sample, uniforms
 
-domino_kernels.gpu.draw.TILE = 64  # a row is two tiles
 rng = torch.Generator().manual_seed(8)
 cases = [
     (2.5, 0, 1.0, 0.0), (0.3, 7, 1.0, 0.0), (2.5, 0, 0.9, 0.0), (2.5, 0, 1.0, 0.2),

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from domino_kernels.gpu.draw import draw
+from domino_kernels.gpu.draw import TILE, draw
 from domino_kernels.rollout_device import (
     LOWEST_KEY,
     after_previous,
@@ -22,15 +22,15 @@ from domino_kernels.rollout_device import (
 )
 from domino_kernels.rollout_reference import lowest_argmax
 
-TILE = 8192
 HIGHEST, LOWEST = tl.constexpr(0x7F800000), tl.constexpr(-0x7F800001)  # both infinities, ordered
 
 
 @triton.jit
-def _best_kernel(logits, keys, parts, first, V: tl.constexpr, T: tl.constexpr,
+def _best_kernel(logits, keys, meets, parts, first, V: tl.constexpr, T: tl.constexpr,
                  PDL: tl.constexpr):  # fmt: skip
     after_previous(PDL)
     row, part = tl.program_id(0), tl.program_id(1)
+    tl.store(meets + row, 0)
     v = part * T + tl.arange(0, T)
     at = logits + row.to(tl.int64) * V + v
     scores = tl.load(at, v < V, -float("inf")).to(tl.float32)
@@ -79,7 +79,7 @@ def greedy_accept(
     id are no numbers. Where others hold other logits: `first` is the id of column 0, and `highest`
     takes the maximum of int64 keys [B * W, 1] over all.
     """
-    keys = _best_keys(logits, first)
+    keys, _ = _best_keys(logits, first)
     if highest:
         keys = highest(keys.amax(1, keepdim=True))
     return _accept(keys, ids, counts, early=highest is None)
@@ -92,19 +92,20 @@ def sampling_accept(
 
     positions [B * W] int32: of the ids; knobs [B, 5] float64, as `draw` takes them.
     """
-    keys = _best_keys(logits, 0)
-    draw(logits, keys, counts, positions, knobs)
+    keys, meets = _best_keys(logits, 0)
+    draw(logits, keys, meets, counts, positions, knobs)
     return _accept(keys, ids, counts, early=True)
 
 
-def _best_keys(logits: Tensor, first: int) -> Tensor:
-    """The best key of each TILE of a row: [n, parts]."""
+def _best_keys(logits: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """The best key of each TILE of a row [n, parts], and a 0 a row [n] int32."""
     (rows, vocab), parts = logits.shape, triton.cdiv(logits.shape[1], TILE)
     keys = torch.empty(rows, parts, dtype=torch.int64, device=logits.device)
+    meets = torch.empty(rows, dtype=torch.int32, device=logits.device)
     _best_kernel[rows, parts](
-        logits, keys, parts, first, V=vocab, T=TILE, **launch_options(logits, warps=8)
+        logits, keys, meets, parts, first, V=vocab, T=TILE, **launch_options(logits, warps=8)
     )
-    return keys
+    return keys, meets
 
 
 def _accept(keys: Tensor, ids: Tensor, counts: Tensor, *, early: bool) -> Tensor:

@@ -4,7 +4,8 @@
 
 All is float64. Weights are probabilities scaled to a largest of 1. Keys order as logits do, so that
 top-k and top-p are each one key: the highest from which on enough tokens, or enough mass, lies. It
-is found four bits at a time, in passes over the row, whatever the number of candidates.
+is found two bits at a time, whatever the number of candidates. A program holds a part of a row; the
+programs of a row tell each other their sums in rounds, and all add them in one order.
 """
 
 import torch
@@ -20,7 +21,7 @@ from domino_kernels.rollout_device import (
     pack_key,
 )
 
-TILE, WARPS = 1024, 16
+TILE, WARPS = 8192, 16
 LOWEST = tl.constexpr(-(2**31))
 # splitmix64's constants as signed 64-bit numbers
 GOLDEN, MIX_1, MIX_2 = (
@@ -57,84 +58,60 @@ def _score(key, LOW: tl.constexpr):
 
 
 @triton.jit
-def _keys(at, v, V: tl.constexpr, LOW: tl.constexpr):
-    score = tl.load(at + v, v < V, -float("inf")).to(tl.float32)
-    return score, (ordered(score) >> LOW) << LOW
+def _four(a, b, c, d):
+    """float64 [4] of four numbers."""
+    lane = tl.arange(0, 4)
+    return tl.where(lane == 0, a, tl.where(lane == 1, b, tl.where(lane == 2, c, d))).to(tl.float64)
 
 
 @triton.jit
-def _weight(score, top, heat):
-    return tl.exp((score.to(tl.float64) - top) / heat)
+def _of_all(mine, turn, sums, meet, part, parts, PARTS: tl.constexpr):
+    """mine [4] of each of the row's programs: [PARTS, 4].
+
+    Two places in turn, since some may still read the last one.
+    """
+    lane, p = tl.arange(0, 4), tl.arange(0, PARTS)
+    room = sums + turn % 2 * parts * 4
+    tl.store(room + part * 4 + lane, mine)
+    if PARTS > 1:
+        tl.debug_barrier()
+        seen = tl.atomic_add(meet, 1, sem="acq_rel") + 1
+        while seen < (turn + 1) * parts:
+            seen = tl.atomic_add(meet, 0, sem="acquire")
+    at = room + p[:, None] * 4 + lane[None, :]
+    return tl.load(at, (p < parts)[:, None], 0.0, cache_modifier=".cg")
 
 
 @triton.jit
-def _reaching(at, top, heat, floor, goal, COUNT: tl.constexpr, V: tl.constexpr, LOW: tl.constexpr,
-              T: tl.constexpr):  # fmt: skip
-    """The highest key from which on the tokens, or the weights of those from `floor` on, reach
-    `goal`; sums of more tokens are never smaller, since each is made in one order."""
-    bound, sixteen = LOWEST, tl.arange(0, 16)
-    for group in tl.static_range((32 - LOW) // 4):
-        shift = 28 - 4 * group
-        least = bound + (sixteen << shift)
-        held = tl.zeros((16, T), tl.int32) if COUNT else tl.zeros((16, T), tl.float64)
-        for v0 in tl.range(0, V, T):
-            v = v0 + tl.arange(0, T)
-            score, key = _keys(at, v, V, LOW)
-            reaches = (key[None, :] >= least[:, None]) & (v < V)[None, :]
-            if COUNT:
-                held += reaches.to(tl.int32)
-            elif tl.max(key, axis=0) >= tl.maximum(floor, bound):
-                weight = tl.where(key >= floor, _weight(score, top, heat), 0.0)
-                held += tl.where(reaches, weight[None, :], 0.0)
-        enough = tl.sum(held, axis=1).to(tl.float64) >= goal
-        bound += tl.max(tl.where(enough, sixteen, 0), axis=0) << shift
-    return bound
+def _column(table, which: tl.constexpr):
+    return tl.sum(tl.where(tl.arange(0, 4)[None, :] == which, table, 0.0), axis=1)
 
 
 @triton.jit
-def _masses(at, top, heat, last, min_p, V: tl.constexpr, LOW: tl.constexpr, T: tl.constexpr):
-    """Weights of the tokens above `last`, and of those with min_p; how many tokens are at it."""
-    above, kept = tl.zeros((T,), tl.float64), tl.zeros((T,), tl.float64)
-    equal = tl.zeros((T,), tl.int32)
-    for v0 in tl.range(0, V, T):
-        v = v0 + tl.arange(0, T)
-        score, key = _keys(at, v, V, LOW)
-        if tl.max(key, axis=0) >= last:
-            weight = tl.where((key > last) & (v < V), _weight(score, top, heat), 0.0)
-            above += weight
-            kept += tl.where(weight >= min_p, weight, 0.0)
-            equal += ((key == last) & (v < V)).to(tl.int32)
-    return tl.sum(above, axis=0), tl.sum(kept, axis=0), tl.sum(equal, axis=0)
+def _reaching(key, weight, goal, turn, sums, meet, part, parts, LOW: tl.constexpr,
+              PARTS: tl.constexpr):  # fmt: skip
+    """The highest key from which on all weights reach `goal`, and the next turn.
+
+    Sums of more tokens are never smaller, since each is made in one order.
+    """
+    bound, lane = part * 0 + LOWEST, tl.arange(0, 4)
+    for group in tl.range((32 - LOW) // 2):
+        shift = 30 - 2 * group
+        a = tl.sum(tl.where(key >= bound + (1 << shift), weight, 0.0), axis=0)
+        b = tl.sum(tl.where(key >= bound + (2 << shift), weight, 0.0), axis=0)
+        c = tl.sum(tl.where(key >= bound + (3 << shift), weight, 0.0), axis=0)
+        found = _of_all(_four(0.0, a, b, c), turn, sums, meet, part, parts, PARTS)
+        enough = (tl.sum(found, axis=0) >= goal) & (lane > 0)
+        bound += tl.max(tl.where(enough, lane, 0), axis=0) << shift
+        turn += 1
+    return bound, turn
 
 
 @triton.jit
-def _where_exceeded(at, top, heat, last, ties, min_p, target, V: tl.constexpr,
-                    LOW: tl.constexpr, T: tl.constexpr):  # fmt: skip
-    """The first token kept at which the sum of all kept so far exceeds `target`."""
-    before, seen, token, final, v0 = target * 0.0, 0, V, 0, 0
-    while (v0 < V) & (token == V):
-        v = v0 + tl.arange(0, T)
-        score, key = _keys(at, v, V, LOW)
-        if tl.max(key, axis=0) >= last:
-            same = ((key == last) & (v < V)).to(tl.int32)
-            weight = _weight(score, top, heat)
-            keep = (key > last) | ((same > 0) & (seen + tl.cumsum(same, axis=0) <= ties))
-            keep = keep & (weight >= min_p) & (v < V)
-            weight = tl.where(keep, weight, 0.0)
-            hit = keep & (before + tl.cumsum(weight, axis=0) > target)
-            token = tl.min(tl.where(hit, v, V), axis=0)
-            final = tl.maximum(final, tl.max(tl.where(keep, v, 0), axis=0))
-            before += tl.sum(weight, axis=0)
-            seen += tl.sum(same, axis=0)
-        v0 += T
-    return tl.where(token < V, token, final)  # rounding may leave the sum just below the target
-
-
-@triton.jit(do_not_specialize=["parts", "width"])
-def _draw_kernel(logits, keys, counts, positions, knobs, seeds, parts, width, V: tl.constexpr,
-                 LOW: tl.constexpr, PARTS: tl.constexpr, T: tl.constexpr,
+def _draw_kernel(logits, keys, counts, positions, knobs, seeds, sums, meets, parts, width,
+                 V: tl.constexpr, LOW: tl.constexpr, PARTS: tl.constexpr, T: tl.constexpr,
                  PDL: tl.constexpr):  # fmt: skip
-    row = tl.program_id(0)
+    part, row = tl.program_id(0), tl.program_id(1)
     sequence = row // width
     own = knobs + sequence * 5
     after_previous(PDL)
@@ -142,46 +119,72 @@ def _draw_kernel(logits, keys, counts, positions, knobs, seeds, parts, width, V:
     if (heat > 0.0) & (row % width < tl.load(counts + sequence)):
         top_k, top_p, min_p = tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
         uniform = _uniform(tl.load(seeds + sequence * 5 + 4), tl.load(positions + row) + 1)
-        part = tl.arange(0, PARTS)
-        at_keys = keys + row * parts + part
-        found = tl.load(at_keys, part < parts, LOWEST_KEY)
-        best = (tl.max(found, axis=0) >> 32).to(tl.int32)
-        highest = _score(best, 0)
-        at, top = logits + row.to(tl.int64) * V, highest.to(tl.float64)
-        last = best * 0 + LOWEST
+        meet, room = meets + row, sums + row * (2 * parts * 4)
+        p = tl.arange(0, PARTS)
+        at_keys = keys + row * parts + p
+        best = tl.max(tl.load(at_keys, p < parts, LOWEST_KEY), axis=0) >> 32
+        highest = _score(best.to(tl.int32), 0)
+        top = highest.to(tl.float64)
+        v = part * T + tl.arange(0, T)
+        score = tl.load(logits + row.to(tl.int64) * V + v, v < V, -float("inf")).to(tl.float32)
+        key = (ordered(score) >> LOW) << LOW
+        weight = tl.where(v < V, tl.exp((score.to(tl.float64) - top) / heat), 0.0)
+        last, turn, goal = part * 0 + LOWEST, part * 0, top * 0.0
         if (top_k > 0.0) & (top_k < V):
-            last = _reaching(at, top, heat, last, top_k, True, V, LOW, T)
-        goal = top * 0.0
+            one = tl.where(v < V, 1.0, 0.0).to(tl.float64)
+            last, turn = _reaching(key, one, top_k, turn, room, meet, part, parts, LOW, PARTS)
         if top_p < 1.0:
-            above, _, equal = _masses(at, top, heat, last, 0.0, V, LOW, T)
-            goal = top_p * (above + equal * _weight_or_none(last, top, heat, equal, LOW))
-            last = _reaching(at, top, heat, last, goal, False, V, LOW, T)
-        above, kept, ties = _masses(at, top, heat, last, min_p, V, LOW, T)
-        weight = _weight_or_none(last, top, heat, ties, LOW)
+            likely = tl.where(key >= last, weight, 0.0)
+            mass = _four(tl.sum(likely, axis=0), 0.0, 0.0, 0.0)
+            found = _of_all(mass, turn, room, meet, part, parts, PARTS)
+            goal = top_p * tl.sum(_column(found, 0), axis=0)
+            last, turn = _reaching(key, likely, goal, turn + 1, room, meet, part, parts, LOW, PARTS)
+        # what is above the border stays, of what is at it so many tokens of lowest ids
+        likely, same = tl.where(key > last, weight, 0.0), ((key == last) & (v < V)).to(tl.int32)
+        passing = tl.where(likely >= min_p, likely, 0.0)
+        equal = tl.sum(same, axis=0)
+        mine = _four(tl.sum(likely, axis=0), tl.sum(passing, axis=0), equal.to(tl.float64), 0.0)
+        found = _of_all(mine, turn, room, meet, part, parts, PARTS)
+        kept, at_border = _column(found, 1), _column(found, 2)
+        ties = tl.sum(at_border, axis=0)
+        border = tl.where(ties > 0.0, tl.exp((_score(last, LOW).to(tl.float64) - top) / heat), 0.0)
         if top_p < 1.0:
-            needed = tl.ceil((goal - above) / weight)
-            ties = tl.minimum(ties, tl.maximum(needed, 1.0).to(tl.int32))
-        total = kept + tl.where(weight >= min_p, ties * weight, 0.0)
-        token = _where_exceeded(at, top, heat, last, ties, min_p, uniform * total, V, LOW, T)
-        drawn = tl.where(part == 0, pack_key(highest, token), LOWEST_KEY)
-        tl.store(at_keys, drawn, part < parts)
+            needed = tl.ceil((goal - tl.sum(_column(found, 0), axis=0)) / border)
+            ties = tl.minimum(ties, tl.maximum(needed, 1.0))
+        ties_before = tl.cumsum(at_border, axis=0) - at_border
+        here = tl.minimum(tl.maximum(ties - ties_before, 0.0), at_border)
+        mass = kept + tl.where(border >= min_p, here * border, 0.0)
+        end = tl.cumsum(mass, axis=0)
+        target = uniform * tl.max(end, axis=0)
+        owner = tl.min(tl.where((end > target) & (mass > 0.0), p, PARTS), axis=0)
+        final = tl.max(tl.where(mass > 0.0, p, 0), axis=0)
+        owner = tl.where(owner < PARTS, owner, final)  # rounding may leave sums below the target
+        if part == owner:
+            before = tl.sum(tl.where(p < owner, mass, 0.0), axis=0)
+            rank = tl.sum(tl.where(p < owner, at_border, 0.0), axis=0) + tl.cumsum(same, axis=0)
+            keep = ((key > last) | ((same > 0) & (rank <= ties))) & (weight >= min_p) & (v < V)
+            so_far = before + tl.cumsum(tl.where(keep, weight, 0.0), axis=0)
+            token = tl.min(tl.where(keep & (so_far > target), v, V), axis=0)
+            token = tl.where(token < V, token, tl.max(tl.where(keep, v, 0), axis=0))
+            drawn = tl.where(p == 0, pack_key(highest, token), LOWEST_KEY)
+            tl.store(at_keys, drawn, p < parts)
 
 
-@triton.jit
-def _weight_or_none(key, top, heat, count, LOW: tl.constexpr):
-    return tl.where(count > 0, _weight(_score(key, LOW), top, heat), 0.0)
-
-
-def draw(logits: Tensor, keys: Tensor, counts: Tensor, positions: Tensor, knobs: Tensor) -> None:
+def draw(
+    logits: Tensor, keys: Tensor, meets: Tensor, counts: Tensor, positions: Tensor, knobs: Tensor
+) -> None:
     """Rewrites the keys of rows that sample as if the drawn token had the highest logit.
 
-    logits [B * W, V]; keys [B * W, parts]; counts [B] int32: rows used. positions [B * W] int32:
-    of each row's id, the drawn one stands behind it. knobs [B, 5] float64: temperature (0: no
-    sampling), top_k (0: off), top_p (1: off), min_p (0: off), and an int64 seed's bits.
+    logits [B * W, V]; keys [B * W, parts of TILE ids]; meets [B * W] int32, all 0; counts [B]
+    int32: rows used. positions [B * W] int32: of each row's id, the drawn one stands behind it.
+    knobs [B, 5] float64: temperature (0: no sampling), top_k (0: off), top_p (1: off), min_p
+    (0: off), and an int64 seed's bits.
     """
     (rows, vocab), parts = logits.shape, keys.shape[1]
-    _draw_kernel[(rows,)](
-        logits, keys, counts, positions, knobs, knobs.view(torch.int64), parts,
+    sums = torch.empty(rows, 2, parts, 4, dtype=torch.float64, device=logits.device)
+    # a row's programs come one after the other, so that all of them run at once
+    _draw_kernel[parts, rows](
+        logits, keys, counts, positions, knobs, knobs.view(torch.int64), sums, meets, parts,
         rows // len(counts), V=vocab, LOW=16 if logits.dtype == torch.bfloat16 else 0,
         PARTS=triton.next_power_of_2(parts), T=TILE, **launch_options(logits, warps=WARPS),
     )  # fmt: skip

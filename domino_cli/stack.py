@@ -18,7 +18,7 @@ from domino_cli.progress import Say, clear, overwrite, say
 from domino_cli.rank_processes import rank_variables
 from domino_cli.service_process import Event, ServiceProcess
 
-RANK = "rank"  # names of the processes beside `verify` that hold the target with it
+RANK = "rank"  # in the names of processes beside `verify` or `draft` that hold a model with it
 GRACE_S = 35.0  # a little more than the services give running requests
 
 
@@ -29,6 +29,7 @@ class StackConfig:
     draft: None runs the target alone (plain decoding, two processes).
     draft_device: the draft's, where it is another one.
     tp: processes that hold the target together, on a GPU each; the first is `verify`.
+    draft_tp: the same of the draft; the first is `draft`.
     port: the router's; the other two take free ports. metrics_port: the router's, verify's and
     draft's are the next two.
     """
@@ -50,6 +51,7 @@ class StackConfig:
     use_generation_config: bool | None = None
     deterministic: bool | None = None
     tp: int = 1
+    draft_tp: int = 1
     host: str = "127.0.0.1"
     port: int = 0
     metrics_port: int | None = None
@@ -148,9 +150,12 @@ class Stack:
             )
         try:
             if self.config.draft is not None:
-                self._start("draft", "draft_service", self.config.draft_flags())
-            self._start_verify()
-            self._await_ready([name for name in self._services if not name.startswith(RANK)])
+                flags_of = self.config.draft_flags()
+                self._start_ranks("draft", "draft_service", flags_of, self.config.draft_tp)
+            self._start_ranks(
+                "verify", "verify_service", self.config.verify_flags(), self.config.tp
+            )
+            self._await_ready([name for name in self._services if RANK not in name])
             self._start("router", "router", self.config.router_flags(self.addresses))
             self._await_ready(["router"])
         except BaseException:
@@ -198,12 +203,13 @@ class Stack:
                 service.kill()
         self._services.clear()
 
-    def _start_verify(self) -> None:
+    def _start_ranks(self, name: str, module: str, arguments: Sequence[str], count: int) -> None:
         """The first rank last, so that it is stopped before those that it tells to end."""
-        ranks = rank_variables(self.config.tp) if self.config.tp > 1 else [{}]
+        ranks = rank_variables(count) if count > 1 else [{}]
+        prefix = "draft-" if name == "draft" else ""
         for rank in reversed(range(len(ranks))):
-            name = f"{RANK}{rank}" if rank else "verify"
-            self._start(name, "verify_service", self.config.verify_flags(), ranks[rank])
+            own = f"{prefix}{RANK}{rank}" if rank else name
+            self._start(own, module, arguments, ranks[rank])
 
     def _start(
         self,

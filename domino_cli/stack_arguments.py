@@ -24,8 +24,9 @@ STACK_FLAGS = (
     "use_generation_config",
     "deterministic",
     "tp",
+    "draft_tp",
 )
-NEED_DRAFT = ("draft_device", "width", "width_policy", "domino_candidates")
+NEED_DRAFT = ("draft_device", "draft_tp", "width", "width_policy", "domino_candidates")
 DTYPES = {
     "float32": "float32",
     "fp32": "float32",
@@ -86,6 +87,12 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         help="processes that hold the target together, each on a GPU of its own (default: 1)",
+    )
+    group.add_argument(
+        "--draft-tp",
+        type=positive,
+        metavar="N",
+        help="processes that hold the draft's head together, each on a GPU of its own (default: 1)",
     )
     group.add_argument(
         "--deterministic",
@@ -164,6 +171,7 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
         use_generation_config=args.use_generation_config,
         deterministic=args.deterministic,
         tp=args.tp or 1,
+        draft_tp=args.draft_tp or 1,
         show_logs=show_logs,
     )
 

@@ -1,5 +1,6 @@
 """`python -m draft_service`: loads the draft, then serves DraftService until told to stop."""
 
+import os
 import sys
 
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc
@@ -21,6 +22,10 @@ def main() -> int:
         description="Serves the draft model: block backbone and Domino rollout.",
     )
     set_up(SERVICE, config)
+    if os.environ.get("RANK", "0") != "0":  # torchrun's variable: another process serves
+        from draft_service.following import follow
+
+        return follow(config)
     server = Server(
         SERVICE, host=config.host, port=config.port, grace_s=config.grace_s, options=config
     )
@@ -42,7 +47,9 @@ def main() -> int:
     draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)
     server.start(draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name)
     server.ready()
-    return server.wait(on_drain=servicer.end_streams)
+    code = server.wait(on_drain=servicer.end_streams)
+    loaded.end()
+    return code
 
 
 if __name__ == "__main__":

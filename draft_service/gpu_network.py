@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from domino_kernels.paged_kv import PagedKV
+from domino_kernels.rollout_shard import VocabShard
 from draft_service.config import DraftServiceConfig
 from draft_service.gpu_executor import GpuExecutor
 from draft_service.gpu_model import GpuDraft
@@ -40,8 +41,12 @@ def read_gpu_network(
     checkpoint: Checkpoint,
     tables: Tables,
     max_positions: int,
+    shard: VocabShard | None = None,
 ) -> GpuNetwork:
-    """Raises OptionError naming what the device's memory or the kernels do not allow."""
+    """Raises OptionError naming what the device's memory or the kernels do not allow.
+
+    shard: this rank's rows of the head.
+    """
     try:
         model = GpuDraft(
             draft, checkpoint, tables.embedding, max_positions=max_positions,
@@ -55,6 +60,7 @@ def read_gpu_network(
             tables.target_ids,
             mode=config.candidates,
             max_batch=batch_buckets(config.max_sessions)[-1],
+            shard=shard,
         )
     except torch.OutOfMemoryError:
         raise OptionError(

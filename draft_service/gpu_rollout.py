@@ -6,6 +6,8 @@ from torch import Tensor
 from domino_kernels.rollout import DominoRollout, Mode
 from domino_kernels.rollout_base import BaseRollout
 from domino_kernels.rollout_certified import LARGEST_BATCH
+from domino_kernels.rollout_shard import VocabShard
+from domino_kernels.rollout_tp import TpRollout
 from domino_kernels.rollout_weights import DominoWeights
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.gpu_step import Rollouts
@@ -28,10 +30,12 @@ def make_rollouts(
     *,
     mode: Mode,
     max_batch: int,
+    shard: VocabShard | None = None,
 ) -> Rollouts:
     """embedding [vocab, hidden], lm_head [rows, hidden] on the device -> DFlash, and Domino where
-    the draft has its head; ValueError for a `mode` it cannot run."""
-    base = BaseRollout(lm_head, target_ids)
+    the draft has its head; ValueError for a `mode` it cannot run. shard: the rows of the head that
+    lm_head has, where other ranks have the others."""
+    base = BaseRollout(lm_head, target_ids, shard)
     if config.domino is None:
         return {spec.MODE_DFLASH: base}
 
@@ -47,21 +51,27 @@ def make_rollouts(
         w1=read(w1, bottleneck, hidden + width),
         w2=read(w2, vocab, bottleneck),
     )
+    table = table_fits(vocab * 3 * width * 4, lm_head.device, shard)
+    whole = weights, lm_head, embedding, mode, max_batch
+    if shard:
+        over_ranks = TpRollout(*whole, shard, proposals=config.max_draft_tokens, input_table=table)
+        return {spec.MODE_DFLASH: base, spec.MODE_DOMINO: over_ranks}
     domino = DominoRollout(
-        weights,
-        lm_head,
-        embedding,
-        mode,
-        max_batch,
+        *whole,
         proposals=config.max_draft_tokens,
-        input_table=table_fits(vocab * 3 * width * 4, lm_head.device),
+        input_table=table,
         certified_batch=LARGEST_BATCH if weights.w2.nbytes >= LARGE_HEAD else CERTIFIED_BATCH,
     )
     return {spec.MODE_DFLASH: base, spec.MODE_DOMINO: domino}
 
 
-def table_fits(num_bytes: int, device: torch.device) -> bool:
-    """Whether the GRU's input table is worth its memory."""
+def table_fits(num_bytes: int, device: torch.device, shard: VocabShard | None = None) -> bool:
+    """Whether the GRU's input table is worth its memory, on every rank."""
     if device.type != "cuda":
         return True
-    return num_bytes <= TABLE_SHARE * torch.cuda.mem_get_info(device)[0]
+    too_large = num_bytes > TABLE_SHARE * torch.cuda.mem_get_info(device)[0]
+    if shard is None:
+        return not too_large
+    anywhere = torch.tensor([int(too_large)], device=device)
+    shard.maximum(anywhere)
+    return not anywhere.item()

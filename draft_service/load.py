@@ -3,17 +3,20 @@
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from domino_kernels.native.pool import use_threads
+from domino_kernels.rollout_shard import VocabShard
 from domino_serve.v1 import draft_pb2, verify_pb2
 from draft_service.config import DraftServiceConfig
 from draft_service.engine import DraftEngine
-from draft_service.executor import CpuNetwork, Network
+from draft_service.executor import CpuNetwork, Network, StepExecutor
+from draft_service.leading import LeadingExecutor
 from draft_service.model import DraftModel
 from draft_service.rollout import make_samplers
 from draft_service.seats import Seats
@@ -28,6 +31,8 @@ from serving.draft_format import open_draft
 from serving.fingerprint import draft_fingerprint, target_fingerprint
 from serving.options import OptionError
 from serving.plan import log_plan
+from serving.rank_link import Followers, Leader
+from serving.ranks import ALONE, Ranks, join, own_device
 from serving.self_test import self_test_block
 from serving.target_config import open_target
 from serving.tensors import DTYPES
@@ -59,7 +64,8 @@ class Loaded:
     """An engine, the target it belongs to, and what it answers to a handshake.
 
     served: content hashes of the drafts that came before this one. kinds: memory that rows
-    may come in.
+    may come in. ranks: processes that hold the draft; end: for when this one has stopped serving,
+    lets the others end.
     """
 
     config: DraftServiceConfig
@@ -69,6 +75,8 @@ class Loaded:
     weights: Weights
     served: tuple[str, ...] = ()
     kinds: Mapping[Plane, MapMemory] = field(default_factory=dict)
+    ranks: Ranks = ALONE
+    end: Callable[[], None] = lambda: None
 
     @property
     def self_test(self) -> torch.Tensor:
@@ -77,13 +85,16 @@ class Loaded:
 
 
 def read_weights(
-    config: DraftServiceConfig, folder: Path, loaded: Weights | None = None
+    config: DraftServiceConfig,
+    folder: Path,
+    loaded: Weights | None = None,
+    ranks: Ranks = ALONE,
 ) -> Weights:
     """A draft and, of the target, the embedding and the head; `loaded` has them already.
 
     Raises CheckpointError or OptionError naming what does not fit.
     """
-    dtype, device = DTYPES[config.dtype], open_device(config.device)
+    dtype, device = DTYPES[config.dtype], open_device(own_device(config.device))
     target, target_config = open_target(config.target)
     target.require_hash(config.target_sha256, "target-sha256")
     checkpoint, draft = open_draft(folder, target_config, tokenizer=config.target)
@@ -94,8 +105,10 @@ def read_weights(
         raise OptionError("domino_candidates", config.domino_candidates, remedy)
     own = draft.own_embedding or draft.own_head
     tables = None if own or loaded is None else loaded.tables
+    rows = draft.draft_vocab_size if draft.own_head else target_config.vocab_size
+    shard = _shard(rows, draft, config, ranks)
     tables = tables or read_tables(
-        draft, checkpoint, target_config, target, dtype=dtype, device=device
+        draft, checkpoint, target_config, target, dtype=dtype, device=device, shard=shard
     )
     hidden, taps = draft.hidden_size, len(draft.target_layer_ids)
     block = self_test_block(target, target_config, taps)
@@ -103,15 +116,37 @@ def read_weights(
         checkpoint=checkpoint,
         draft=draft,
         tables=tables,
-        network=_network(config, draft, checkpoint, tables),
+        network=_network(config, draft, checkpoint, tables, shard),
         self_test=reference_rows(draft, checkpoint, block),
         fc=checkpoint.tensor("fc.weight", (hidden, taps * hidden), dtype),
         norm=checkpoint.tensor("hidden_norm.weight", (hidden,), dtype),
     )
 
 
+def _shard(
+    rows: int, draft: DraftConfig, config: DraftServiceConfig, ranks: Ranks
+) -> VocabShard | None:
+    """This rank's rows of the head, where there are several ranks."""
+    if ranks.size == 1:
+        return None
+    if draft.dspark:
+        raise OptionError(
+            "draft", config.draft, "DSpark's head cannot be shared out over ranks; run one process"
+        )
+    group = dist.group.WORLD
+    assert group is not None, "ranks have joined"
+    try:
+        return VocabShard.of(rows, group)
+    except ValueError as error:
+        raise OptionError("WORLD_SIZE", ranks.size, str(error)) from error
+
+
 def _network(
-    config: DraftServiceConfig, draft: DraftConfig, checkpoint: Checkpoint, tables: Tables
+    config: DraftServiceConfig,
+    draft: DraftConfig,
+    checkpoint: Checkpoint,
+    tables: Tables,
+    shard: VocabShard | None,
 ) -> Network:
     draft = windowed(draft, config.draft_window)
     dtype, pages = DTYPES[config.dtype], -(-config.kv_tokens // config.page_size)
@@ -121,33 +156,57 @@ def _network(
     if tables.embedding.is_cuda:
         from draft_service.gpu_network import read_gpu_network  # needs Triton
 
-        return read_gpu_network(config, draft, checkpoint, tables, positions)
+        return read_gpu_network(config, draft, checkpoint, tables, positions, shard)
     model = DraftModel(draft, checkpoint, tables.embedding, max_positions=positions, dtype=dtype)
     candidates = 0 if config.candidates == "certified" else config.candidates
-    return CpuNetwork(model, make_samplers(draft, checkpoint, tables, candidates))
+    return CpuNetwork(model, make_samplers(draft, checkpoint, tables, candidates, shard))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """What a rank runs; link: to the other ranks, where there are."""
+
+    ranks: Ranks
+    link: Followers | Leader | None
+    device: torch.device
+    weights: Weights
+    executor: StepExecutor
+
+
+def load_part(config: DraftServiceConfig) -> Loading:
+    """This rank's part, all ranks joined; raises CheckpointError or OptionError."""
+    dtype, device = DTYPES[config.dtype], open_device(own_device(config.device))
+    # Beside a GPU torch's threads would only wake for the small operations between its steps.
+    threads = config.threads or (0 if device.type == "cpu" else 1)
+    use_threads(threads, native=dtype == torch.float32 and device.type == "cpu")
+    ranks = join(device)
+    link: Followers | Leader | None = None
+    if ranks.size > 1:
+        link = Leader(ranks) if ranks.rank else Followers(ranks)
+    weights = read_weights(config, config.draft, ranks=ranks)
+    with sized_by("kv_tokens", config.kv_tokens):
+        kv = weights.network.new_kv(-(-config.kv_tokens // config.page_size), config.page_size)
+    with sized_by("max_sessions", config.max_sessions):
+        executor = weights.network.executor(kv)
+    if isinstance(link, Followers):
+        executor = LeadingExecutor(executor, link)
+    return Loading(ranks=ranks, link=link, device=device, weights=weights, executor=executor)
 
 
 def load(config: DraftServiceConfig) -> Loaded:
     """Raises CheckpointError or OptionError naming what does not fit."""
     began = time.monotonic()
-    dtype, device = DTYPES[config.dtype], open_device(config.device)
-    # Beside a GPU torch's threads would only wake for the small operations between its steps.
-    kinds = taken(config.data_plane, device)
-    threads = config.threads or (0 if device.type == "cpu" else 1)
-    use_threads(threads, native=dtype == torch.float32 and device.type == "cpu")
+    part = load_part(config)
+    weights, executor = part.weights, part.executor
+    kinds = taken(config.data_plane, part.device)
     target, target_config = open_target(config.target)
-    weights = read_weights(config, config.draft)
     pages = -(-config.kv_tokens // config.page_size)
-    with sized_by("kv_tokens", config.kv_tokens):
-        kv = weights.network.new_kv(pages, config.page_size)
     seats = Seats(
         pages=pages,
         page_size=config.page_size,
         max_sessions=config.max_sessions,
         ttl_s=config.ticket_ttl_s,
     )
-    with sized_by("max_sessions", config.max_sessions):
-        executor = weights.network.executor(kv)
     engine = DraftEngine(executor, seats, max_rows=config.max_rows)
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size
@@ -167,4 +226,6 @@ def load(config: DraftServiceConfig) -> Loaded:
         ),
         weights=weights,
         kinds=kinds,
+        ranks=part.ranks,
+        end=executor.end if isinstance(executor, LeadingExecutor) else lambda: None,
     )

@@ -14,11 +14,13 @@ from torch.nn import functional as F
 from domino_kernels.argmax import argmax
 from domino_kernels.linear import Linear
 from domino_kernels.native.rollout import NativeRollout
+from domino_kernels.rollout_shard import VocabShard
 from draft_service.dspark import DSparkSampler
 from draft_service.tables import Tables
 from serving.checkpoint import Checkpoint
 from serving.draft_config import DraftConfig
 
+LARGEST_ID = 0x7FFFFFFF
 Observer = Callable[[Tensor, Tensor], None]
 
 
@@ -26,14 +28,18 @@ class DFlashSampler:
     """Every proposal is the argmax of its own base logits; lowest id on ties.
 
     target_ids [rows of lm_head]: the target's id of each row, where the head has its own ids.
+    shard: the rows that lm_head has, where other ranks have the others.
     """
 
-    def __init__(self, lm_head: Linear, target_ids: Tensor | None = None) -> None:
-        self._lm_head, self._target_ids = lm_head, target_ids
+    def __init__(
+        self, lm_head: Linear, target_ids: Tensor | None = None, shard: VocabShard | None = None
+    ) -> None:
+        self._lm_head, self._target_ids, self._shard = lm_head, target_ids, shard
 
     def propose(self, hidden: Tensor, current: Tensor) -> Tensor:
         """hidden [batch, n, hidden], current [batch] (unused) -> the target's ids [batch, n]."""
-        best = argmax(self._lm_head(hidden)).clamp_(min=0)  # -1: a NaN; drafts may be wrong
+        # -1: a NaN; drafts may be wrong
+        best = best_token(self._lm_head(hidden), self._shard).clamp_(min=0)
         return best if self._target_ids is None else self._target_ids[best]
 
 
@@ -42,7 +48,8 @@ class DominoSampler:
 
     `candidates` = 0 scores the full vocabulary at every step. K > 0 scores, from the second token
     on, only the K tokens whose best base logit over those steps is highest (one pool a block; the
-    first token is always chosen from the full vocabulary).
+    first token is always chosen from the full vocabulary). `shard`: the tokens that this rank
+    scores, all ranks follow the best of all; a pool is made of all ranks' base logits.
     """
 
     def __init__(
@@ -53,6 +60,7 @@ class DominoSampler:
         embedding: Tensor,
         *,
         candidates: int = 0,
+        shard: VocabShard | None = None,
     ) -> None:
         head = config.domino
         assert head is not None, "the checkpoint has no Domino head"
@@ -70,8 +78,11 @@ class DominoSampler:
         self._from_hidden = Linear(from_both[:, :hidden])
         self._from_state = Linear(from_both[:, hidden:])
         self._to_vocab = read("embed_proj.2.weight", (vocab, bottleneck))
+        self._shard = shard
+        if shard and not self._candidates:
+            self._to_vocab = shard.rows(self._to_vocab)
         self._to_vocab_all = Linear(self._to_vocab)
-        self._native = None if self._candidates else self._whole_rollout()
+        self._native = None if self._candidates or shard else self._whole_rollout()
 
     def propose(
         self, hidden: Tensor, current: Tensor, observe: Observer = lambda scores, state: None
@@ -86,8 +97,10 @@ class DominoSampler:
             for step in range(1, len(z)):
                 observe(all_scores[step], states[step])
             return tokens.clamp_(min=0).T
-        base = self._lm_head(z).float()
-        first = argmax(base[0])
+        base, shard = self._lm_head(z).float(), self._shard
+        if shard and self._candidates:
+            base, shard = shard.whole(base), None
+        first = best_token(base[0], shard)
         if len(z) == 1:
             return first[:, None]
         pool = _Pool(base[1:], self._to_vocab, self._candidates) if self._candidates else None
@@ -102,7 +115,7 @@ class DominoSampler:
                 token = pool.ids(argmax(scores))
             else:
                 scores = self._to_vocab_all(bottleneck, onto=base[j])
-                token = argmax(scores)
+                token = best_token(scores, shard)
             observe(scores, state)
             drafted.append(token)
             if j + 1 < len(z):
@@ -129,6 +142,21 @@ class DominoSampler:
         update = torch.sigmoid(from_token[1] + from_state[1])
         new = torch.tanh(from_token[2] + reset * from_state[2])
         return torch.lerp(new, state, update)
+
+
+def best_token(scores: Tensor, shard: VocabShard | None) -> Tensor:
+    """scores [.., tokens] of this rank -> [..] the id of the highest of all ranks', the lowest id
+    on ties; alone, -1 where one is no number."""
+    best = argmax(scores)
+    if shard is None:
+        return best
+    local = best.clamp(min=0)
+    value = scores.gather(-1, local[..., None])[..., 0].float()
+    bits = torch.where(value == 0, 0.0, value).view(torch.int32)
+    ordered = (bits ^ ((bits >> 31) & LARGEST_ID)).long()
+    keys = (ordered << 32) + (LARGEST_ID - local - shard.start)
+    shard.maximum(keys)
+    return LARGEST_ID - (keys & 0xFFFFFFFF)
 
 
 class _Pool:
@@ -167,14 +195,20 @@ class Samplers(NamedTuple):
 
 
 def make_samplers(
-    config: DraftConfig, checkpoint: Checkpoint, tables: Tables, candidates: int
+    config: DraftConfig,
+    checkpoint: Checkpoint,
+    tables: Tables,
+    candidates: int,
+    shard: VocabShard | None = None,
 ) -> Samplers:
-    """The samplers this checkpoint can run."""
+    """The samplers this checkpoint can run; shard: this rank's rows of the head."""
     embedding, lm_head = tables.embedding, tables.lm_head
-    dflash = DFlashSampler(lm_head, tables.target_ids)
+    dflash = DFlashSampler(lm_head, tables.target_ids, shard)
     if config.dspark:
         return Samplers(dflash, dspark=DSparkSampler(config, checkpoint, lm_head, embedding))
     if config.domino is None:
         return Samplers(dflash)
-    domino = DominoSampler(config, checkpoint, lm_head, embedding, candidates=candidates)
+    domino = DominoSampler(
+        config, checkpoint, lm_head, embedding, candidates=candidates, shard=shard
+    )
     return Samplers(dflash, domino)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from domino_kernels.linear import Linear
+from domino_kernels.rollout_shard import VocabShard
 from serving.checkpoint import Checkpoint
 from serving.draft_config import DraftConfig
 from serving.draft_tensors import FROM_TARGET, TO_TARGET
@@ -36,8 +37,12 @@ def read_tables(
     *,
     dtype: torch.dtype,
     device: torch.device,
+    shard: VocabShard | None = None,
 ) -> Tables:
-    """The draft's own tables where it has them, else the target's; CheckpointError on bad ids."""
+    """The draft's own tables where it has them, else the target's; CheckpointError on bad ids.
+
+    shard: the rows of the head that this rank holds; None is all.
+    """
 
     def read(source: Checkpoint, name: str, rows: int) -> Tensor:
         return source.tensor(name, (rows, draft.hidden_size), dtype).to(device)
@@ -53,6 +58,7 @@ def read_tables(
     else:
         head = read(target_checkpoint, target.lm_head_name, target.vocab_size)
     ids = _target_ids(draft, checkpoint).to(device) if TO_TARGET in checkpoint.tensors else None
+    head = shard.rows(head) if shard else head
     return Tables(embedding=embedding, lm_head=Linear(head), target_ids=ids)
 
 

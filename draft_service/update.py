@@ -29,6 +29,12 @@ def read_update(loaded: Loaded, folder: Path) -> Weights:
     Read by a thread of its own: OpenMP keeps workers for every thread that computes, and those of a
     handler's would stay.
     """
+    if loaded.ranks.size > 1:
+        raise BadRequest(
+            "folder",
+            f"{loaded.ranks.size} processes hold the draft, which cannot take another one while "
+            "they serve; restart them",
+        )
     try:
         with ThreadPoolExecutor(1) as pool:
             weights = pool.submit(read_weights, loaded.config, folder, loaded.weights).result()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,12 @@ class VocabShard:
     def total(self, values: Tensor) -> None:
         """values, of one shape on every rank = the sum over the ranks."""
         dist.all_reduce(values, group=self.group)
+
+    def whole(self, values: Tensor) -> Tensor:
+        """This rank's columns [.., tokens] -> all ranks' [.., vocab]."""
+        padded = F.pad(values, (0, self.padded - values.shape[-1]))
+        together = self.gathered(padded).movedim(0, -2).flatten(-2)
+        return together[..., : self.vocab]
 
     def gathered(self, values: Tensor) -> Tensor:
         """values [..] of one shape on every rank -> [size, ..]."""

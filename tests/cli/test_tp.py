@@ -33,4 +33,4 @@ def test_a_lost_rank_ends_the_group(tiny_target: Path, lost: str) -> None:
         os.kill(stack.pids()[lost], signal.SIGKILL)
         with pytest.raises(CommandError, match="ended with exit code"):
             stack.wait()
-    assert any("is gone; the verify group cannot go on" in line for line in lines)
+    assert any("is gone; the group cannot go on" in line for line in lines)

@@ -5,6 +5,8 @@ isort:skip_file
 
 from collections import abc as _abc
 from domino_serve.v1 import sampling_pb2 as _sampling_pb2
+from domino_serve.v1 import speculation_pb2 as _speculation_pb2
+from domino_serve.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -114,3 +116,85 @@ class RankWork(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sampling) -> _WhichOneofReturnType__sampling | None: ...
 
 Global___RankWork: _TypeAlias = RankWork  # noqa: Y015
+
+@_typing.final
+class DraftRankStep(_message.Message):
+    """What the first rank of a draft group tells the others: one pass, which all of them run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___DraftRankPart]:
+        """The sessions of the pass."""
+
+    @_builtins.property
+    def rows(self) -> _tensor_pb2.Tensor:
+        """Projected rows [n, hidden] of all parts; unset when there are none."""
+
+    def __init__(
+        self,
+        *,
+        parts: _abc.Iterable[Global___DraftRankPart] | None = ...,
+        rows: _tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "rows", b"rows"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "parts", b"parts", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rows: _TypeAlias = _typing.Literal["rows"]  # noqa: Y015
+    _WhichOneofArgType__rows: _TypeAlias = _typing.Literal["_rows", b"_rows"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows) -> _WhichOneofReturnType__rows | None: ...
+
+Global___DraftRankStep: _TypeAlias = DraftRankStep  # noqa: Y015
+
+@_typing.final
+class DraftRankPart(_message.Message):
+    """One session's part of a pass."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    PAGES_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    FIRST_ROW_FIELD_NUMBER: _builtins.int
+    NUM_ROWS_FIELD_NUMBER: _builtins.int
+    CURRENT_FIELD_NUMBER: _builtins.int
+    DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    mode: _speculation_pb2.Mode.ValueType
+    """Its mode."""
+    start: _builtins.int
+    """Positions that have context KV."""
+    first_row: _builtins.int
+    """Its new rows among the pass's rows: the first one's place."""
+    num_rows: _builtins.int
+    """And how many."""
+    current: _builtins.int
+    """The token to draft from; unset: only append."""
+    draft_tokens: _builtins.int
+    """Proposals asked for."""
+    @_builtins.property
+    def pages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Draft KV pages of the session, from position 0 on."""
+
+    def __init__(
+        self,
+        *,
+        mode: _speculation_pb2.Mode.ValueType = ...,
+        pages: _abc.Iterable[_builtins.int] | None = ...,
+        start: _builtins.int = ...,
+        first_row: _builtins.int = ...,
+        num_rows: _builtins.int = ...,
+        current: _builtins.int | None = ...,
+        draft_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "current", b"current"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "current", b"current", "draft_tokens", b"draft_tokens", "first_row", b"first_row", "mode", b"mode", "num_rows", b"num_rows", "pages", b"pages", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__current: _TypeAlias = _typing.Literal["current"]  # noqa: Y015
+    _WhichOneofArgType__current: _TypeAlias = _typing.Literal["_current", b"_current"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__current) -> _WhichOneofReturnType__current | None: ...
+
+Global___DraftRankPart: _TypeAlias = DraftRankPart  # noqa: Y015

@@ -34,6 +34,8 @@ TORCH_FREE = ["serving", "router", "domino_client", "domino_cli"]
 # Modules for tensors inside torch-free packages: engines import them, or a command that needs them.
 TENSOR_MODULES = [
     "serving.device",
+    "serving.rank_link",
+    "serving.ranks",
     "serving.self_test",
     "serving.tensors",
     "serving.transport.choice",

@@ -143,4 +143,6 @@ def _call(name: str, *arguments: Any) -> None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
+    library = ctypes.CDLL("libcuda.so.1")
+    library.cuInit(ctypes.c_uint(0))
+    return library

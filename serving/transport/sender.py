@@ -3,6 +3,7 @@
 Called by verify_service.draft_link; serving.transport.receiver takes them.
 """
 
+import logging
 import threading
 
 from torch import Tensor
@@ -11,6 +12,8 @@ from domino_serve.v1 import draft_pb2, tensor_pb2
 from serving.tensors import data_type, to_message
 from serving.transport.plane import FIELDS, INLINE, OwnMemory, Plane
 from serving.transport.slots import Slots
+
+log = logging.getLogger(__name__)
 
 
 class Sender:
@@ -66,7 +69,13 @@ class Sender:
         slot = self._slots.take(sequence_number)
         if slot is None:
             return None
-        memory.fill(slot, rows, sequence_number)
+        try:
+            memory.fill(slot, rows, sequence_number)
+        except RuntimeError as error:
+            log.warning("rows go inline from here on: %s", error)
+            self._memory = None
+            memory.close()
+            return None
         message = tensor_pb2.Tensor(dtype=data_type(rows), shape=rows.shape)
         place = tensor_pb2.MemorySlot(slot=slot, sequence_number=sequence_number)
         getattr(message, FIELDS[memory.plane]).CopyFrom(place)

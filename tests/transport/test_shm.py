@@ -19,7 +19,7 @@ from serving.transport.plane import HEADER_BYTES, INLINE, SHM
 from serving.transport.receiver import Receiver
 from serving.transport.segment import PREFIX, Segment
 from serving.transport.sender import Sender
-from serving.transport.shm import MappedShm
+from serving.transport.shm import MappedShm, OwnShm
 from tests.transport.memory import COLUMNS, SLOT_BYTES, numbers, own, pair
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -210,6 +210,21 @@ def test_pointers_before_any_offer_are_refused() -> None:
     message = pair().message(numbers(2), 1)
     with pytest.raises(BadRequest, match="does not share"):
         Receiver({SHM: MappedShm}).rows(message, COLUMNS, torch.float32)
+
+
+def test_memory_that_fails_leaves_rows_inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that no longer copies must cost speed, not the draft's whole stream, again and again."""
+    both = pair()
+
+    def broken(*arguments: object) -> None:
+        raise RuntimeError("cuMemcpyAsync: CUDA_ERROR_INVALID_VALUE (1)")
+
+    monkeypatch.setattr(OwnShm, "fill", broken)
+    for number in (1, 2):
+        message = both.message(numbers(3) + number, number)
+        assert message.rows.WhichOneof("payload") == "inline"
+        assert torch.equal(both.taken(message), numbers(3) + number)
+    assert both.sender.plane == INLINE
 
 
 def test_rows_stay_readable_when_the_sender_has_died() -> None:

@@ -1,0 +1,162 @@
+"""Messages over a connected Unix socket, each behind its length: no thread between two processes.
+
+What gRPC's streams do in Python with four threads a process, for draft and verify of one host.
+"""
+
+import secrets
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Final, Protocol, Self, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+MOST_BYTES: Final = 64 << 20  # of a message, as gRPC's limit
+_LENGTH: Final = struct.Struct("<I")
+_READ: Final = 1 << 20
+_UCRED: Final = struct.Struct("3i")  # pid, uid, gid
+
+M = TypeVar("M", bound=Message)
+
+
+class FramesEnded(Exception):
+    """The other side closed, or sent what is no message; the connection is of no use any more."""
+
+
+class Frames:
+    """One connection; a thread that sends and one that receives at most."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._read = bytearray()
+
+    @classmethod
+    def connected(cls, name: str) -> Self:
+        """To the abstract socket of that name; OSError where it cannot be reached."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(f"\0{name}")
+        except OSError:
+            connection.close()
+            raise
+        return cls(connection)
+
+    @property
+    def is_open(self) -> bool:
+        """False once the other side has closed, or this one."""
+        try:
+            if not select.select([self._socket], [], [], 0)[0]:
+                return True
+            return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except (OSError, ValueError):
+            return False
+
+    def send(self, message: Message, timeout_s: float | None) -> None:
+        """Raises FramesEnded, also when the other side does not take it all in time."""
+        data = message.SerializeToString()
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(_LENGTH.pack(len(data)) + data)
+        except OSError as error:
+            raise FramesEnded(f"cannot be sent to: {error}") from error
+
+    def receive(self, kind: type[M], timeout_s: float | None) -> M | None:
+        """The next message; None when it is not there in time. Raises FramesEnded."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while (data := self._whole()) is None:
+                self._socket.settimeout(None if until is None else max(0.0, until - time.monotonic()))
+                part = self._socket.recv(_READ)
+                if not part:
+                    raise FramesEnded("ended the stream")
+                self._read += part
+            return kind.FromString(data)
+        except (TimeoutError, BlockingIOError):
+            return None
+        except OSError as error:
+            raise FramesEnded(f"ended the stream: {error}") from error
+        except DecodeError as error:
+            raise FramesEnded("sent what is no message") from error
+
+    def messages(self, kind: type[M]) -> Iterator[M]:
+        """Every message until the other side closes, or this one is cancelled."""
+        while True:
+            try:
+                message = self.receive(kind, None)
+            except FramesEnded:
+                return
+            assert message is not None, "without a limit"
+            yield message
+
+    def cancel(self) -> None:
+        """Wakes whoever waits here, who then ends; safe from any thread."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it has ended
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self.cancel()
+        self._socket.close()
+
+    def _whole(self) -> bytes | None:
+        """Takes a message out of what was read."""
+        start = _LENGTH.size
+        if len(self._read) < start:
+            return None
+        (size,) = _LENGTH.unpack_from(self._read)
+        if size > MOST_BYTES:
+            raise FramesEnded(f"sent a message of {size} bytes")
+        if len(self._read) < start + size:
+            return None
+        data = bytes(self._read[start : start + size])
+        del self._read[: start + size]
+        return data
+
+
+class Accepts(Protocol):
+    """What is done with a connection, in a thread of its own."""
+
+    def __call__(self, frames: Frames) -> None: ...
+
+
+class FramesListener:
+    """An abstract Unix socket under a name that cannot be guessed, for processes of this user.
+
+    It has no file, so that nothing is left of a killed process.
+    """
+
+    def __init__(self) -> None:
+        self.name = f"domino-serve-{secrets.token_hex(16)}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(f"\0{self.name}")
+        self._socket.listen()
+
+    def accept(self) -> Frames | None:
+        """The next connection; None once it is closed. Others' users are sent away."""
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return None
+            if _is_ours(connection):
+                return Frames(connection)
+            connection.close()
+
+    def close(self) -> None:
+        """Ends a waiting `accept`."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._socket.close()
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    import os
+
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(credentials)[1]) == os.geteuid()

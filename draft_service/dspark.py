@@ -4,6 +4,7 @@ A low-rank bias on the base logits depends on the token before, W2 W1[previous],
 hidden state or carried along by a small recurrent state (arXiv 2607.05147; DeepSpec's layout).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -47,26 +48,31 @@ class DSparkSampler:
 
     def propose(self, hidden: Tensor, current: Tensor) -> Tensor:
         """hidden [batch, n, hidden], current [batch] -> ids [batch, n]."""
-        return self.run(hidden, current).ids
+        return torch.stack([ids for ids, _, _ in self._slots(hidden, current)], 1)
 
     def run(self, hidden: Tensor, current: Tensor) -> Proposed:
         """The same with the logits that the ids are chosen from."""
+        ids, logits, sure = zip(*self._slots(hidden, current, confidences=True), strict=True)
+        confidences = torch.stack(sure, 1) if self._head.confidence else None
+        return Proposed(torch.stack(ids, 1), torch.stack(logits, 1), confidences)
+
+    def _slots(
+        self, hidden: Tensor, current: Tensor, *, confidences: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Slot after slot: id [batch], logits [batch, vocab], confidence [batch]."""
         state = hidden.new_zeros(len(hidden), self._head.rank)
         previous = current
-        ids, logits, confidences = [], [], []
         z = hidden.transpose(0, 1)
         for h, base in zip(z, self._lm_head(z).float(), strict=True):
             embedded = self._weights[W1][previous]
             small, state = self._small(h, embedded, state)
             row = self._to_vocab(small, onto=base)
-            if self._head.confidence:
+            sure = None
+            if self._head.confidence and confidences:
                 read = torch.cat([h, embedded], -1) if self._head.reads_markov else h
-                confidences.append(self._linear(CONFIDENCE, read)[:, 0])
+                sure = self._linear(CONFIDENCE, read)[:, 0]
             previous = argmax(row).clamp_(min=0)  # -1: a NaN; drafts may be wrong
-            ids.append(previous)
-            logits.append(row)
-        sure = torch.stack(confidences, 1) if confidences else None
-        return Proposed(torch.stack(ids, 1), torch.stack(logits, 1), sure)
+            yield previous, row, sure
 
     def _small(self, h: Tensor, embedded: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """What W2 makes the bias of [batch, rank], and the next state."""

@@ -10,6 +10,7 @@ from domino_kernels.rollout_shard import VocabShard
 from domino_kernels.rollout_tp import TpRollout
 from domino_kernels.rollout_weights import DominoWeights
 from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.gpu_dspark import DSparkRollout
 from draft_service.gpu_step import Rollouts
 from serving.checkpoint import Checkpoint
 from serving.draft_config import DraftConfig
@@ -36,6 +37,9 @@ def make_rollouts(
     the draft has its head; ValueError for a `mode` it cannot run. shard: the rows of the head that
     lm_head has, where other ranks have the others."""
     base = BaseRollout(lm_head, target_ids, shard)
+    if config.dspark:
+        dspark = DSparkRollout(config, checkpoint, lm_head, embedding)
+        return {spec.MODE_DFLASH: base, spec.MODE_DSPARK: dspark}
     if config.domino is None:
         return {spec.MODE_DFLASH: base}
 

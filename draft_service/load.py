@@ -151,8 +151,6 @@ def _network(
     draft = windowed(draft, config.draft_window)
     dtype, pages = DTYPES[config.dtype], -(-config.kv_tokens // config.page_size)
     positions = min(draft.max_context, pages * config.page_size)
-    if tables.embedding.is_cuda and draft.dspark:
-        raise OptionError("device", config.device, "DSpark's head runs on a CPU only so far")
     if tables.embedding.is_cuda:
         from draft_service.gpu_network import read_gpu_network  # needs Triton
 

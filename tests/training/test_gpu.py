@@ -6,9 +6,16 @@ from typing import Any
 import pytest
 import torch
 
+import verify_service.load
 from benchmarks.training_mfu_checks import check_flex
+from domino_cli.in_process import InProcess, collect
+from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.config import DraftServiceConfig
+from draft_service.load import load
+from tests.recorded_models import PROMPTS, TARGET
 from tests.training import runs
 from training.distance import _fused_row_losses, _row_losses
+from verify_service.config import VerifyConfig
 
 pytestmark = [
     pytest.mark.gpu,
@@ -55,12 +62,44 @@ def test_flex_and_dense_take_the_same_steps(tmp_path: Path) -> None:
         torch.testing.assert_close(weight, masters[1][name], atol=2e-3, rtol=2e-2)
 
 
+@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn"])
+def test_dspark_is_served_as_on_a_cpu(tmp_path: Path, kind: str) -> None:
+    """The head in a draft step's graph: a token or a state kept from the capture only costs
+    acceptance."""
+    options = {"head": "dspark", "markov_rank": 16, "markov_head": kind, "steps": 60}
+    draft = runs.session(tmp_path, **options).run(lambda _: None)
+    found = []
+    for device in ("cuda:0", "cpu"):
+        there = DraftServiceConfig(
+            target=TARGET,
+            draft=draft,
+            device=device,
+            page_size=16,
+            kv_tokens=512,
+            max_sessions=4,
+        )
+        target = VerifyConfig(target=TARGET, draft=draft, page_size=16, kv_tokens=2048)
+        with InProcess(verify_service.load.load(target), load(there)) as both:
+            for prompt in PROMPTS:
+                plain = collect(both.submit(prompt, 24))[0]
+                events = both.submit(prompt, 24, mode=spec.MODE_DSPARK, draft_tokens=7)
+                ids, complete = collect(events)
+                assert ids == plain
+                found.append(complete.speculation.verify_steps)
+    half = len(found) // 2
+    assert found[:half] == found[half:]
+
+
 def test_fused_distances_are_the_plain_ones() -> None:
     """A compiled loss that reads rounded logits twice trains on another one."""
     rng = torch.Generator("cuda").manual_seed(0)
     logits = [torch.randn(64, 5000, generator=rng, device="cuda").bfloat16() for _ in range(3)]
     labels = torch.randint(5000, (64,), generator=rng, device="cuda")
     weight = torch.rand(64, generator=rng, device="cuda")
-    rows = (0.3, 0.7), *logits, labels, weight
-    for found, wanted in zip(_fused_row_losses()(*rows), _row_losses(*rows), strict=True):
+    final, base, teacher = logits
+    results = [
+        losses((0.3, 0.7), base, final, teacher, labels, weight)
+        for losses in (_fused_row_losses(), _row_losses)
+    ]
+    for found, wanted in zip(*results, strict=True):
         torch.testing.assert_close(found, wanted, atol=1e-3, rtol=1e-2)

@@ -19,7 +19,7 @@ from verify_service.choice import choose, finite
 from verify_service.executor import Executor
 from verify_service.gpu_ahead import Ahead, next_step
 from verify_service.gpu_costs import measured
-from verify_service.gpu_rows import ragged_rows
+from verify_service.gpu_prompts import PromptGraphs
 from verify_service.gpu_step import Answer, StepGraphs, batch_buckets
 from verify_service.gpu_target import GpuTarget
 from verify_service.metrics import EAGER
@@ -33,7 +33,7 @@ from verify_service.turns import KEPT
 class GpuExecutor(Executor):
     """Owns the KV pages, the projected rows beside them and the step graphs.
 
-    num_graph, num_eager: items of work run by a graph, and by single launches (prompts, and blocks
+    num_graph, num_eager: items of work run by a graph, and by single launches (prompts and blocks
     longer than any graph's), since start.
     """
 
@@ -45,11 +45,13 @@ class GpuExecutor(Executor):
         page_size: int,
         max_sequences: int,
         widths: Seq[int],
+        prompt_rows: Seq[int] = (),
         overlap: bool = True,
     ) -> None:
         """Captures every graph; raises torch.OutOfMemoryError when they do not fit.
 
-        overlap: plain steps start before the one before them is committed.
+        prompt_rows: numbers of prompts' positions with a graph. overlap: plain steps start before
+        the one before them is committed.
         """
         self._overlap = overlap
         self._gpu, self._page_size, self.pages = target, page_size, pages
@@ -71,8 +73,11 @@ class GpuExecutor(Executor):
         self._ahead: Ahead | None = None
         self._drafts: dict[int, tuple[Tensor, Tensor]] = {}  # projections, where there were more
         self._draft = 0  # whose projection the graphs have
+        self._prompts = PromptGraphs(target, self._kv, self._table, pages=longest, rows=prompt_rows)
         with torch.inference_mode():
-            self._graphs.capture()
+            pool = torch.cuda.graph_pool_handle()
+            self._graphs.capture(pool)
+            self._prompts.capture(pool)
 
     def start(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
         """Launches what a graph can do as a whole; `run` later otherwise."""
@@ -128,10 +133,8 @@ class GpuExecutor(Executor):
             some = steps[first : first + batch]
             chosen |= dict(zip(some, self._launch([work[i] for i in some])(), strict=True))
         if rest:
-            answers = self._run_eagerly([work[i] for i in rest])
+            answers = self._run_prompts([work[i] for i in rest])
             chosen |= dict(zip(rest, answers, strict=True))
-        self.num_eager += len(rest)
-        EAGER.inc(by=len(rest))
         return [chosen[i] for i in range(len(work))]
 
     def _launch(self, work: Seq[Work], *, ahead: bool = False) -> Callable[[], list[Chosen]]:
@@ -165,10 +168,14 @@ class GpuExecutor(Executor):
     def _in_graph(self, item: Work) -> bool:
         return chosen_in_graph(item, ranks=self._gpu.vocabulary.ranks.size)
 
-    def _run_eagerly(self, work: Seq[Work]) -> list[Chosen]:
+    def _run_prompts(self, work: Seq[Work]) -> list[Chosen]:
         gpu = self._gpu
-        rows = ragged_rows(work, self._page_size, gpu.plan, gpu.device)
-        normed = self._gpu.forward(rows, self._kv, self._table)
+        if self._prompts.fit(work):
+            self.num_graph += len(work)
+        else:
+            self.num_eager += len(work)
+            EAGER.inc(by=len(work))
+        normed = self._prompts.run(work)
         ends = list(accumulate(len(w.ids) for w in work))
         asked = [row for w, end in zip(work, ends, strict=True)
                  for row in range(end - w.choices, end)]  # fmt: skip

@@ -13,6 +13,7 @@ from serving.target_config import TargetConfig
 from verify_service.config import VerifyConfig
 from verify_service.gpu_executor import GpuExecutor
 from verify_service.gpu_invariance import check_row_invariance
+from verify_service.gpu_prompts import row_buckets
 from verify_service.gpu_step import StepGraphs, batch_buckets
 from verify_service.gpu_target import GpuTarget, Projection, Read
 from verify_service.ranks import ALONE, Ranks
@@ -68,6 +69,7 @@ def load_gpu_executor(
             page_size=config.page_size,
             max_sequences=config.max_sequences,
             widths=sorted(widths),
+            prompt_rows=row_buckets(config.prefill_tokens),
             overlap=not config.no_overlap,
         )
 

@@ -40,31 +40,80 @@ def cut(first: int, count: int, height: int, sequence: int) -> list[tuple[int, i
 
 def ragged_rows(work: Seq[Work], page_size: int, plan: AttentionPlan, device: torch.device) -> Rows:
     """All positions of `work` one after the other."""
-    n, most = sum(len(w.ids) for w in work), max(len(w.sequence.pages) for w in work)
-    index = np.zeros((3, n), dtype=np.int32)
+    height = plan.tile_rows(max(len(w.ids) for w in work))
+    index, tiles = _ragged(work, page_size, height)
+    ids, positions, slots = torch.from_numpy(index).to(device)
+    most = max(len(w.sequence.pages) for w in work)
     table = np.zeros((len(work), most), dtype=np.int32)
-    most_rows = plan.tile_rows(max(len(w.ids) for w in work))
+    for row, item in zip(table, work, strict=True):
+        row[: len(item.sequence.pages)] = item.sequence.pages
+    queries = Queries(
+        tiles=torch.tensor(tiles, dtype=torch.int32, device=device),
+        tile_rows=height,
+        table=torch.from_numpy(table).to(device),
+        last=positions + 1,
+    )
+    longest = max(w.start + len(w.ids) for w in work)
+    splits = plan.splits(len(tiles), height, longest)
+    return Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
+
+
+def _ragged(
+    work: Seq[Work], page_size: int, height: int
+) -> tuple[Ints, list[tuple[int, int, int]]]:
+    """ids, positions and slots [3, n] of all positions of `work`, and tiles of `height` rows."""
+    index = np.zeros((3, sum(len(w.ids) for w in work)), dtype=np.int32)
     tiles: list[tuple[int, int, int]] = []
     first = 0
     for sequence, item in enumerate(work):
         end = first + len(item.ids)
         pages = np.asarray(item.sequence.pages, dtype=np.int32)
-        table[sequence, : len(pages)] = pages
         at = np.arange(item.start, item.start + len(item.ids), dtype=np.int32)
         index[0, first:end], index[1, first:end] = item.ids, at
         index[2, first:end] = pages[at // page_size] * page_size + at % page_size
-        tiles += cut(first, len(item.ids), most_rows, sequence)
+        tiles += cut(first, len(item.ids), height, sequence)
         first = end
-    ids, positions, slots = torch.from_numpy(index).to(device)
-    queries = Queries(
-        tiles=torch.tensor(tiles, dtype=torch.int32, device=device),
-        tile_rows=most_rows,
-        table=torch.from_numpy(table).to(device),
-        last=positions + 1,
-    )
-    longest = max(w.start + len(w.ids) for w in work)
-    splits = plan.splits(len(tiles), most_rows, longest)
-    return Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
+    return index, tiles
+
+
+class RaggedBucket:
+    """Up to `most` positions of up to `sequences` sequences, at fixed addresses on the device."""
+
+    def __init__(
+        self, most: int, sequences: int, *, pages: int, page_size: int, plan: AttentionPlan,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        """pages: of a sequence, at most."""
+        self.most, self._page_size, pin = most, page_size, device.type == "cuda"
+        self._height = plan.tile_rows(most)
+        tiles = most // self._height + min(sequences, most)
+        size = 4 * most + 3 * tiles  # ids, positions, slots and last of each row, then the tiles
+        self._host = torch.zeros(size, dtype=torch.int32, pin_memory=pin)
+        self._host_table = torch.zeros(sequences, pages, dtype=torch.int32, pin_memory=pin)
+        self._sent = torch.zeros(size, dtype=torch.int32, device=device)
+        ids, positions, slots, last = self._sent[: 4 * most].view(4, most)
+        slots.fill_(-1)
+        queries = Queries(
+            tiles=self._sent[4 * most :].view(tiles, 3),
+            tile_rows=self._height,
+            table=torch.zeros(sequences, pages, dtype=torch.int32, device=device),
+            last=last,
+        )
+        splits = plan.splits(-(-most // self._height), self._height, pages * page_size)
+        self.rows = Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
+
+    def fill(self, work: Seq[Work]) -> None:
+        """Sends the positions of `work`, one after the other."""
+        found, cuts = _ragged(work, self._page_size, self._height)
+        host, n = self._host.numpy(), found.shape[1]
+        index, tiles = host[: 4 * self.most].reshape(4, self.most), host[4 * self.most :]
+        index[:], tiles[:] = np.array([[0], [0], [-1], [0]]), 0
+        index[:3, :n], index[3, :n] = found, found[1] + 1
+        tiles[: 3 * len(cuts)] = np.asarray(cuts, dtype=np.int32).ravel()
+        for row, item in zip(self._host_table.numpy(), work, strict=False):
+            row[: len(item.sequence.pages)] = item.sequence.pages
+        self._sent.copy_(self._host, non_blocking=True)
+        self.rows.queries.table.copy_(self._host_table, non_blocking=True)
 
 
 class Bucket:

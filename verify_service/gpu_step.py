@@ -56,10 +56,10 @@ class StepGraphs:
         """Batch and width of every step."""
         return list(self._steps)
 
-    def capture(self) -> None:
-        """Captures every step, the largest first, and logs what it took."""
+    def capture(self, pool: Any = None) -> None:
+        """Captures every step, the largest first, and logs what it took; pool: others' too."""
         began, before = time.monotonic(), torch.cuda.memory_reserved(self._target.device)
-        pool = torch.cuda.graph_pool_handle()
+        pool = pool or torch.cuda.graph_pool_handle()
         for batch in reversed(self._batches):
             for width in reversed(self._widths):
                 self._steps[batch, width] = self._step(batch, width).capture(pool)

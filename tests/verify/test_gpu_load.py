@@ -16,6 +16,7 @@ from verify_service.sequence import Request, Sequence
 pytest.importorskip("triton")
 from verify_service.gpu_executor import chosen_in_graph
 from verify_service.gpu_load import SLACK, affordable_pages
+from verify_service.gpu_prompts import row_buckets
 from verify_service.gpu_step import batch_buckets
 
 POSITION = 2 * 3 * 2 * 16 + 64  # values: keys and values of 3 layers, and a projected row
@@ -67,6 +68,14 @@ def test_buckets_end_at_the_largest_batch(most: int, buckets: list[int]) -> None
     """A batch without a bucket would have no graph to run."""
     assert batch_buckets(most) == buckets
     assert batch_buckets(200)[-1] == 128
+
+
+def test_prompts_have_graphs_up_to_what_a_step_gives_them() -> None:
+    """A chunk without one runs by single launches, which cost the host more than the GPU."""
+    assert row_buckets(256) == [64, 128, 256]
+    assert row_buckets(300) == [64, 128, 256, 300]
+    assert row_buckets(48) == [48]
+    assert row_buckets(5000) == [64, 128, 256, 512, 1024, 2048]
 
 
 SAMPLING = SamplingParams(temperature=1.0, seed=1)

@@ -15,7 +15,7 @@ from domino_kernels.gpu.few_rows import GpuLinear
 from serving.target_config import open_target
 from tests.tiny_models import SHAPE, VOCAB, write_target
 from domino_kernels.gpu import attention_plan
-from verify_service.gpu_rows import ragged_rows
+from verify_service.gpu_rows import RaggedBucket, ragged_rows
 from verify_service import gpu_step
 from verify_service.gpu_target import GpuTarget, Projection
 from verify_service.scheduler import Work
@@ -65,6 +65,15 @@ rows_in = ragged_rows(prompts, PAGE, target.plan, CPU)
 close(logits, target.logits(target.forward(rows_in, mine, table)))
 torch.testing.assert_close(table[slots], rows, atol=2e-4, rtol=2e-4)
 assert int((table != 0).any(1).sum()) == 18
+
+bucket = RaggedBucket(24, 3, pages=8, page_size=PAGE, plan=target.plan, device=CPU)
+bucket.fill([work(ids[:20], 0, [3, 5, 7, 9, 2])])  # what is left of it must not be seen
+bucket.fill(prompts)
+again = target.new_kv(16, PAGE)
+normed = target.forward(bucket.rows, again, torch.zeros_like(table))
+close(logits, target.logits(normed[:18]))
+for x, y in ((again.k, mine.k), (again.v, mine.v)):  # rows that fill the bucket are stored nowhere
+    torch.testing.assert_close(x, y, atol=2e-4, rtol=2e-4, equal_nan=True)
 
 steps = gpu_step.StepGraphs(target, mine, table, pages=8, batches=[4], widths=[5])
 step = steps._step(4, 5)

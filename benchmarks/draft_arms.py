@@ -2,7 +2,8 @@
 
 The same answers of the target, the same steps (and then the same time), some seeds each; every
 draft is exported and run by real greedy drafting on held-out prompts. Two processes with --share
-0/2 and 1/2 halve the work. Lines go to OUT/arms.jsonl. Next: benchmarks.draft_arms_report.
+0/2 and 1/2 and an OUT each halve the work. Lines go to OUT/arms.jsonl, drafts to OUT/<arm>.
+Next: benchmarks.draft_arms_steps on these, then benchmarks.draft_arms_report.
 """
 
 import argparse
@@ -18,7 +19,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.draft_arms_steps import step_times
 from benchmarks.gpu_verify_tree import add_argument, imported_tree
 from benchmarks.provenance import Origin, hardware
 from router.tokenizer import Tokenizer
@@ -135,7 +135,7 @@ class Arms:
         return (now(self._target) - began) / (steps - warm) * 1e3
 
     def _measured(self, folder: Path, width: int, seed: int) -> dict[str, Any]:
-        """Acceptance by workload and position; of seed 0 the times of a step and the base's too."""
+        """Acceptance by workload and position; of seed 0 the base branch's too."""
         speculation = Speculation(self._target, folder)
         found: dict[str, Any] = {}
         for name, base in (("acceptance", False), ("base", True)):
@@ -149,8 +149,6 @@ class Arms:
                 base_only=base,
             )
             found[name] = table(self._lines, answers, width)
-        if seed == 0 and self._target.device.type == "cuda":
-            found["step_ms"] = step_times(speculation, width)
         return found
 
 

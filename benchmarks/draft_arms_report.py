@@ -19,6 +19,7 @@ Lines = Sequence[dict[str, Any]]
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.draft_arms_report")
     parser.add_argument("out", nargs="+", type=Path, help="folders of benchmarks.draft_arms")
+    parser.add_argument("--steps", type=Path, nargs="*", default=[], help="of draft_arms_steps")
     parser.add_argument("--json", type=Path, help="where the result goes")
     args = parser.parse_args(argv)
     lines = [
@@ -28,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     about = [json.loads(f.read_text()) for o in args.out for f in sorted(o.glob("about-*.json"))]
     rows = [summed(lines, *key) for key in dict.fromkeys((x["arm"], x["equal"]) for x in lines)]
+    times = {arm: ms for file in args.steps for arm, ms in json.loads(file.read_text()).items()}
+    for row in rows:
+        row |= with_times(row["macro"], times.get(row["arm"]))
     print(shown(rows))
     if args.json:
         result = {"benchmark": "draft_arms", **together(about), "arms": rows, "runs": lines}
@@ -65,12 +69,16 @@ def summed(lines: Lines, arm: str, equal: str) -> dict[str, Any]:
     }
     if "base" in first:
         found["base_macro"] = round(macro(first, "base"), 4)
-    if times := first.get("step_ms"):
-        found["step_ms"] = times
-        for c in ("c1", "c8"):
-            spent = times[f"draft_{c}"] + times[f"verify_{c}"]
-            found[f"tokens_a_ms_{c}"] = round(found["macro"] / spent, 4)
     return found
+
+
+def with_times(length: float, times: dict[str, float] | None) -> dict[str, Any]:
+    """What a step takes and what it yields: tokens a millisecond of drafting and verifying."""
+    if times is None:
+        return {}
+    spent = {c: times[f"draft_{c}"] + times[f"verify_{c}"] for c in ("c1", "c8")}
+    yields = {f"tokens_a_ms_{c}": round(length / ms, 4) for c, ms in spent.items()}
+    return {"step_ms": times, **yields}
 
 
 def together(about: Lines) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def padded(sequences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
 
 
 def captured(
-    step: Callable[[], object], state: Sequence[Tensor], pool: Any = None
+    step: Callable[[], None], state: Sequence[Tensor], pool: Any = None
 ) -> torch.cuda.CUDAGraph:
     """A graph of `step`, run once before the capture with `state` put back behind it."""
     saved = [tensor.clone() for tensor in state]

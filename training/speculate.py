@@ -90,14 +90,6 @@ class Speculation:
     def _head(self) -> Sampler | None:
         return self._samplers.domino or self._samplers.dspark
 
-    def sampler(self, *, base_only: bool = False) -> Sampler:
-        """The head's, where there is one and it is wanted."""
-        return self._samplers.dflash if base_only else self._head or self._samplers.dflash
-
-    def new_kv(self, rows: int, length: int) -> tuple[PagedKV, PagedKV]:
-        """Caches of the target and of the draft."""
-        return self.target.new_kv(rows, length), self._draft.new_kv(rows, length)
-
     @torch.no_grad()
     def answers(
         self,
@@ -109,9 +101,9 @@ class Speculation:
         base_only: bool = False,
     ) -> list[Answer]:
         """width: positions verified in a step, the current token included."""
-        sampler = self.sampler(base_only=base_only)
+        sampler = self._samplers.dflash if base_only else self._head or self._samplers.dflash
         length = -(-(max(map(len, prompts)) + new + 2 * self.config.block_size) // BUCKET) * BUCKET
-        caches = self.new_kv(len(prompts), length)
+        caches = self.target.new_kv(len(prompts), length), self._draft.new_kv(len(prompts), length)
         committed, current = self._prompt(prompts, caches)
         answers = [Answer([token]) for token in current.tolist()]
         while live := [i for i, a in enumerate(answers) if _going(a, new, stops)]:
@@ -157,37 +149,22 @@ class Speculation:
         width: int,
     ) -> tuple[Tensor, Tensor]:
         """Proposals kept [R], and what the target says at each verified position [R, width]."""
-        proposals = self.propose(sampler, committed, current, caches[1], length, width - 1)
+        block = torch.full(
+            (len(current), self.config.block_size),
+            self.config.mask_token_id,
+            device=current.device,
+        )
+        block[:, 0] = current
+        hidden = self._draft.blocks(block, committed, caches[1], length)
+        first = 0 if self.config.shift_label else 1
+        proposals = sampler.propose(hidden[:, first : first + width - 1], current)
         ids = torch.cat([current[:, None], proposals], 1)
-        said = self.verify(ids, committed, caches, length)
+        positions = committed[:, None] + torch.arange(width, device=ids.device)
+        x, taps = self.target.extend(ids, positions, caches[0], length)
+        said = self.target.logits(x.flatten(0, 1)).argmax(-1).view(ids.shape)
+        self._append(taps, positions, caches[1])
         kept = (proposals == said[:, :-1]).long().cumprod(1).sum(1)
         return kept, said
-
-    def propose(
-        self,
-        sampler: Sampler,
-        committed: Tensor,
-        current: Tensor,
-        kv: PagedKV,
-        length: int,
-        count: int,
-    ) -> Tensor:
-        """The draft's step: `count` proposals [R, count] behind current [R]."""
-        size = self.config.block_size
-        block = torch.full((len(current), size), self.config.mask_token_id, device=current.device)
-        block[:, 0] = current
-        hidden = self._draft.blocks(block, committed, kv, length)
-        first = 0 if self.config.shift_label else 1
-        return sampler.propose(hidden[:, first : first + count], current)
-
-    def verify(
-        self, ids: Tensor, committed: Tensor, caches: tuple[PagedKV, PagedKV], length: int
-    ) -> Tensor:
-        """The target's step: what it says [R, width] behind each of ids [R, width]."""
-        positions = committed[:, None] + torch.arange(ids.shape[1], device=ids.device)
-        x, taps = self.target.extend(ids, positions, caches[0], length)
-        self._append(taps, positions, caches[1])
-        return self.target.logits(x.flatten(0, 1)).argmax(-1).view(ids.shape)
 
 
 def _going(answer: Answer, new: int, stops: set[int]) -> bool:

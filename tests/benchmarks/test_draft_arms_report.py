@@ -16,8 +16,6 @@ def line(arm: str, seed: int, equal: str, length: float) -> dict[str, Any]:
     }
     found: dict[str, Any] = {"arm": arm, "seed": seed, "equal": equal, "steps": 10, "changes": []}
     found |= {"ms_a_step": 20.0, "parameters": 7, "acceptance": acceptance}
-    if seed == 0:
-        found["step_ms"] = {"draft_c1": 1.0, "verify_c1": 3.0, "draft_c8": 1.0, "verify_c8": 4.0}
     return found
 
 
@@ -26,12 +24,20 @@ def test_ratios_are_of_means_at_equal_steps(tmp_path: Path) -> None:
     runs = [("dflash", 0, "steps", 2.0), ("dflash", 1, "steps", 3.0), ("dflash", 0, "time", 9.0)]
     runs += [("domino", 1, "steps", 4.0), ("domino", 0, "steps", 2.0), ("dspark", 0, "steps", 1.5)]
     (tmp_path / "arms.jsonl").write_text("".join(json.dumps(line(*run)) + "\n" for run in runs))
-    about: dict[str, Any] = {"date": "2026-11-30T00:00:00+00:00", "hardware": "x", "versions": {}, "command": "c"}
+    about: dict[str, Any] = {
+        "date": "2026-11-30T00:00:00+00:00",
+        "hardware": "x",
+        "versions": {},
+        "command": "c",
+    }
     about |= {"documents": 1, "rows": 1, "tokens_a_step": 100}
     for name, clean in (("0", True), ("1", False)):
         tree = {"commit": "a", "clean": clean, "changed": [] if clean else ["f.py"]}
         (tmp_path / f"about-{name}.json").write_text(json.dumps(about | {"tree": tree}))
-    assert main([str(tmp_path), "--json", str(tmp_path / "all.json")]) == 0
+    times = {"draft_c1": 1.0, "verify_c1": 3.0, "draft_c8": 1.0, "verify_c8": 4.0}
+    (tmp_path / "steps.json").write_text(json.dumps({"domino": times}))
+    more = ["--steps", str(tmp_path / "steps.json"), "--json", str(tmp_path / "all.json")]
+    assert main([str(tmp_path), *more]) == 0
     result = json.loads((tmp_path / "all.json").read_text())
     values = {figure["id"]: figure["value"] for figure in result["figures"]}
     assert values["embedded_domino_over_dflash_acceptance"] == 3.0 / 2.5

@@ -124,7 +124,7 @@ class ResidentRollout:
         """Shared memory beside the copy, as rollout.cu lays it out."""
         state = 2 * (self._width + 64) + 2 * self._weights.bottleneck_dim + 64
         each_request = state + 4 * 24 + 4 * 8 + 4 * self._each + 5 * 4 + 8
-        return 8 * octets * each_request + min(octets, 2) * WARPS * 8 * 32 * 4 + 16 * 16
+        return 8 * octets * each_request + min(octets, 2) * WARPS * 8 * 40 * 4 + 1024
 
 
 def key_slots(ranks: int, ctas: int, proposals: int, max_batch: int) -> int:

@@ -30,11 +30,13 @@ def test_answers_and_updates() -> None:
     assert isinstance(executor, GpuExecutor)
     target = VerifyConfig(target=TARGET, draft=DOMINO_SHIFT, page_size=16, kv_tokens=2048)
     with InProcess(verify_service.load.load(target), loaded) as both:
+        accepted = 0
         for prompt in PROMPTS:
             expected = collect(both.submit(prompt, 24))[0]
             answer = both.submit(prompt, 24, mode=spec.MODE_DOMINO, draft_tokens=BLOCK - 1)
             found, done = collect(answer)
             assert found == expected
-            assert done.speculation.accepted_tokens > 0
+            accepted += done.speculation.accepted_tokens
+        assert accepted > 0, "nothing accepted, nothing tested"
     again = swap(loaded, read_update(loaded, DOMINO_SHIFT))
     assert again.engine._executor is not executor

@@ -17,18 +17,24 @@
 #define STATE (E * 2 + 64)                // bytes of a row of states, of banks of their own
 #define BYTES (EP + 64)
 #define COLUMNS 32                        // gates r, z, n of eight units, then rows of W1
+#define SUMS 40                           // floats of a row of sums, of banks of their own
 #define PARTS (CTAS * RANKS)
 #define PER_LANE(count) (((count) + 31) / 32)
 #define PASS (OCTETS < 2 ? OCTETS : 2)    // octets scanned at once
 #define CHUNKS ((G / 32 + WARPS - 1) / WARPS)  // of a state, by a warp
 #define NEAR (PASS == 1 ? 5 : 3)          // tiles whose base logits a warp asks for at once
 #define FAR (PASS == 1 ? 2 : 1)           // the same for tiles that are not in shared memory
+#define AHEAD (OCTETS == 1)               // whether tiles are asked for before the bottlenecks
 #define TOGETHER (FULL ? 2 : 1)           // tiles evaluated at once
+#define EACH ((REQUESTS + WARPS - 1) / WARPS)  // requests of a warp, at most
+#define LOWEST (-0x7fffffff - 1)
 #define NONE (-0x7fffffffffffffffll - 1)
 #define ROUNDING 9.5367431640625e-07f     // 2^-20; this and the next two as in rollout_certified
 #define S_STEPS 16192.0f
 #define D_WEIGHT 100.0f
 #define INFINITY_ as_float(0x7f800000)
+
+struct Pair { float x, y; };
 
 struct Params {
   const float *base;         // [n, batch, base_width], this rank's tokens
@@ -67,12 +73,14 @@ FUNCTION s64 pack_key(float score, int token) {
 FUNCTION int key_token(s64 key) { return 0x7fffffff - (int)(key & 0xffffffffll); }
 FUNCTION float sigmoid(float v) { return 1.0f / (1.0f + fast_exp(-v)); }
 FUNCTION float shuffle_xor(float v, int mask) { return as_float(shuffle_xor((u32)as_int(v), mask)); }
+FUNCTION int shuffle_xor(int v, int mask) { return (int)shuffle_xor((u32)v, mask); }
 FUNCTION s64 shuffle_xor(s64 v, int mask) {
   u32 low = shuffle_xor((u32)v, mask), high = shuffle_xor((u32)((u64)v >> 32), mask);
   return (s64)(((u64)high << 32) | low);
 }
 FUNCTION float larger(float a, float b) { return a > b ? a : b; }  // b where a is no number
 FUNCTION s64 larger(s64 a, s64 b) { return a > b ? a : b; }
+FUNCTION int larger(int a, int b) { return a > b ? a : b; }
 FUNCTION bool filled(u32 halves) { return (halves & 0xffff) != 0xffff && halves >> 16 != 0xffff; }
 FUNCTION bool filled(Quad v) { return filled(v.x) && filled(v.y) && filled(v.z) && filled(v.w); }
 
@@ -85,55 +93,52 @@ FUNCTION Quad wait_halves(const u16 *at) {  // eight two-byte slots
   return v;
 }
 
-FUNCTION s64 best_key(const s64 *slots, int lane) {  // of PARTS slots, by a warp
-  s64 v[PER_LANE(PARTS)], best = NONE;
+// The most of each request's SLOTS slots [.., SLOTS], once they are there: of the warp's requests
+// r, r + WARPS, ..; `peek` reads one.
+template <int SLOTS, class Word, class Peek>
+FUNCTION void most_of(const Word *slots, int batch, int r, Word none, Word *best, Peek peek) {
+  const int lane = THREAD % 32;
+  Word v[EACH][PER_LANE(SLOTS)];
   bool missing = true;
   while (missing) {
     missing = false;
 #pragma unroll
-    for (int i = 0; i < PER_LANE(PARTS); i++)
-      v[i] = lane + 32 * i < PARTS ? peek8(slots + lane + 32 * i) : NONE;
+    for (int k = 0; k < EACH; k++)
 #pragma unroll
-    for (int i = 0; i < PER_LANE(PARTS); i++) missing |= v[i] == -1;
+      for (int i = 0; i < PER_LANE(SLOTS); i++) {
+        const bool real = r + k * WARPS < batch && lane + 32 * i < SLOTS;
+        v[k][i] = real ? peek(slots + (s64)(r + k * WARPS) * SLOTS + lane + 32 * i) : none;
+      }
+#pragma unroll
+    for (int i = 0; i < EACH * PER_LANE(SLOTS); i++)
+      missing |= v[i / PER_LANE(SLOTS)][i % PER_LANE(SLOTS)] == -1;
     if (missing) wait_a_little();
   }
+  converge();
 #pragma unroll
-  for (int i = 0; i < PER_LANE(PARTS); i++) best = larger(best, v[i]);
-  for (int mask = 16; mask; mask >>= 1) best = larger(best, shuffle_xor(best, mask));
-  return best;
+  for (int k = 0; k < EACH; k++) {
+    best[k] = none;
+#pragma unroll
+    for (int i = 0; i < PER_LANE(SLOTS); i++) best[k] = larger(v[k][i], best[k]);
+    for (int mask = 16; mask; mask >>= 1) best[k] = larger(shuffle_xor(best[k], mask), best[k]);
+  }
 }
 
-FUNCTION float highest_bound(const int *slots, int lane) {  // of CTAS slots, by a warp
-  int v[PER_LANE(CTAS)], best = -0x7fffffff - 1;
-  bool missing = true;
-  while (missing) {
-    missing = false;
-#pragma unroll
-    for (int i = 0; i < PER_LANE(CTAS); i++)
-      v[i] = lane + 32 * i < CTAS ? peek4(slots + lane + 32 * i) : -0x7fffffff - 1;
-#pragma unroll
-    for (int i = 0; i < PER_LANE(CTAS); i++) missing |= v[i] == -1;
-    if (missing) wait_a_little();
-  }
-#pragma unroll
-  for (int i = 0; i < PER_LANE(CTAS); i++) best = v[i] > best ? v[i] : best;
-  for (int mask = 16; mask; mask >>= 1) {
-    int other = (int)shuffle_xor((u32)best, mask);
-    best = other > best ? other : best;
-  }
-  return unordered(best);
-}
+FUNCTION s64 peek_key(const s64 *at) { return peek8(at); }
+FUNCTION int peek_bound(const int *at) { return peek4(at); }
 
 // The last step's tokens, by every CTA for itself.
 FUNCTION void choose(const Params &p, const Shared &m, int j) {
-  const int warp = THREAD / 32, lane = THREAD % 32;
-  for (int r = warp; r < p.batch; r += WARPS) {
-    const s64 *slots = m.slots + ((s64)(j - 1) * p.batch + r) * PARTS;
-    const int token = key_token(j ? best_key(slots, lane) : p.start[r]);
-    if (lane == 0) {
-      m.token[r] = token;
-      if (j && CTA == 0) p.ids[r * p.ids_width + j - 1] = token;
-    }
+  const int warp = THREAD / 32;
+  s64 best[EACH];
+  if (j)
+    most_of<PARTS>(m.slots + (s64)(j - 1) * p.batch * PARTS, p.batch, warp, NONE, best, peek_key);
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    const int r = warp + k * WARPS;
+    if (r >= p.batch || THREAD % 32) continue;
+    m.token[r] = key_token(j ? best[k] : p.start[r]);
+    if (j && CTA == 0) p.ids[r * p.ids_width + j - 1] = m.token[r];
   }
   sync();
 }
@@ -198,16 +203,17 @@ FUNCTION void project(const Params &p, const Shared &m, int j) {
           multiply_halves(acc, x[i][c].x, 0, x[i][c].y, 0, w[c][t].x, w[c][t].y);
           multiply_halves(acc, x[i][c].z, 0, x[i][c].w, 0, w[c][t].z, w[c][t].w);
         }
-        for (int c = 0; c < 2; c++)
-          m.sums[(warp * PASS * 8 + i * 8 + n) * COLUMNS + t * 8 + l * 2 + c] = acc[c];
+        Pair *to = (Pair *)(m.sums + (warp * PASS * 8 + i * 8 + n) * SUMS + t * 8 + l * 2);
+        *to = {acc[0], acc[1]};
       }
     }
     sync();
     for (int i = THREAD; i < PASS * 8 * COLUMNS; i += THREADS) {
       const int r = o * 8 + i / COLUMNS, column = i % COLUMNS, e = CTA * OWN_ROWS + column - 24;
+      const float *sums = m.sums + i / COLUMNS * SUMS + column;
       float sum = 0.0f;
 #pragma unroll
-      for (int part = 0; part < WARPS; part++) sum += m.sums[part * PASS * 8 * COLUMNS + i];
+      for (int part = 0; part < WARPS; part++) sum += sums[part * PASS * 8 * SUMS];
       if (column < 24) {
         m.gates[r * 24 + column] = sum;
       } else if (j && column < 24 + OWN_ROWS && e < E && r < p.batch) {
@@ -222,12 +228,27 @@ FUNCTION void project(const Params &p, const Shared &m, int j) {
 // The bottleneck of every request as it is and in two bytes, with what that makes of the bounds.
 FUNCTION void gather(const Params &p, const Shared &m, int j) {
   const int warp = THREAD / 32, lane = THREAD % 32;
-  for (int r = warp; r < p.batch; r += WARPS) {
-    Quad v = {0, 0, 0, 0};
-    if (lane * 8 < E) {
-      v = wait_halves(p.s + ((s64)j * p.batch + r) * E + lane * 8);
-      *(Quad *)(m.state + r * STATE + lane * 16) = v;
+  Quad all[EACH];
+  bool missing = true;
+  while (missing) {
+    missing = false;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+      const int r = warp + k * WARPS;
+      all[k] = {0, 0, 0, 0};
+      if (r < p.batch && lane * 8 < E) all[k] = peek16(p.s + ((s64)j * p.batch + r) * E + lane * 8);
     }
+#pragma unroll
+    for (int k = 0; k < EACH; k++) missing |= !filled(all[k]);
+    if (missing) wait_a_little();
+  }
+  converge();
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    const int r = warp + k * WARPS;
+    if (r >= p.batch) continue;
+    const Quad v = all[k];
+    if (lane * 8 < E) *(Quad *)(m.state + r * STATE + lane * 16) = v;
     if (FULL) continue;
     const u32 words[4] = {v.x, v.y, v.z, v.w};
     float s[8], most = 0.0f, squares = 0.0f, errors = 0.0f;
@@ -265,6 +286,28 @@ FUNCTION void gather(const Params &p, const Shared &m, int j) {
     }
   }
   sync();
+}
+
+// The best lower bounds, to m.bound. Few requests do with this CTA's own: it leaves a tile or two
+// more to each CTA, which takes less time than to wait for all others' bounds.
+FUNCTION void share_bounds(const Params &p, const Shared &m, int j) {
+  if (OCTETS == 1) {
+    for (int r = THREAD; r < p.batch; r += THREADS) {
+      m.bound[r] = unordered(m.lower[r]);
+      m.lower[r] = LOWEST;
+    }
+    return;
+  }
+  for (int r = THREAD; r < p.batch; r += THREADS) {
+    poke(p.lower + ((s64)j * p.batch + r) * CTAS + CTA, m.lower[r]);
+    m.lower[r] = LOWEST;
+  }
+  int best[EACH];
+  const int *slots = p.lower + (s64)j * p.batch * CTAS;
+  most_of<CTAS>(slots, p.batch, THREAD / 32, LOWEST, best, peek_bound);
+#pragma unroll
+  for (int k = 0; k < EACH; k++)
+    if (THREAD % 32 == 0) m.bound[THREAD / 32 + k * WARPS] = unordered(best[k]);
 }
 
 // What a warp needs of some octets of bottlenecks to bound scores.
@@ -323,59 +366,81 @@ FUNCTION void bound_tile(
   }
 }
 
-// The tiles first, first + WARPS, ... before `end`, COUNT at once; near: in shared memory.
-template <int COUNT, bool IN_SHARED>
-FUNCTION void bound_tiles(const Params &p, const Shared &m, Bounding &s, const float *base,
-                          int first_tile, int o, int first, int end) {
-  const int lane = THREAD % 32, n = lane / 4, l = lane % 4;
-  for (int begin = first; begin < end; begin += WARPS * COUNT) {
-    float at[COUNT][PASS][2];
-    Quad b[IN_SHARED ? 1 : COUNT][EP / 64], about[IN_SHARED ? 1 : COUNT];
+// Some tiles of the copy that are not in shared memory, on their way.
+struct Far {
+  Quad b[FAR][EP / 64], about[FAR];
+};
+
+FUNCTION void read_far(const Params &p, Far &far, int first_tile, int begin, int end) {
+  const int lane = THREAD % 32;
 #pragma unroll
-    for (int k = 0; k < COUNT; k++) {
-      const int t = begin + k * WARPS, v = (first_tile + t) * TILE + l * 2;
+  for (int k = 0; k < FAR; k++) {
+    const int t = begin + k * WARPS;
+    const u8 *record = p.copy + (s64)(first_tile + (t < end ? t : 0)) * RECORD;
 #pragma unroll
-      for (int i = 0; i < PASS; i++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-          const int r = (o + i) * 8 + n;
-          const bool real = t < end && r < p.batch && v + c < p.vocab;
-          at[k][i][c] = real ? base[(s64)r * p.base_width + v + c] : -INFINITY_;
-        }
-      if (!IN_SHARED) {
-        const u8 *record = p.copy + (s64)(first_tile + (t < end ? t : first)) * RECORD;
-#pragma unroll
-        for (int c = 0; c < EP / 64; c++) b[k][c] = read16(record + (c * 32 + lane) * 16);
-        about[k] = read16(record + COPY + l * 16);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < COUNT; k++) {
-      const int t = begin + k * WARPS;
-      if (t >= end) break;
-      if (IN_SHARED) {
-        const u8 *record = m.copy + t * RECORD;
-#pragma unroll
-        for (int c = 0; c < EP / 64; c++) b[0][c] = *(const Quad *)(record + (c * 32 + lane) * 16);
-        about[0] = *(const Quad *)(record + COPY + l * 16);
-      }
-      const int place = IN_SHARED ? 0 : k;
-      bound_tile(s, b[place], about[place], at[k], m.upper + t * REQUESTS + o * 8);
-    }
+    for (int c = 0; c < EP / 64; c++) far.b[k][c] = read16(record + (c * 32 + lane) * 16);
+    far.about[k] = read16(record + COPY + lane % 4 * 16);
   }
 }
 
-// Bounds of every own token's score: the highest of each tile to m.upper, the best lower one out.
-FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int own) {
+// This warp's first tile that is not in shared memory.
+FUNCTION int first_far(const Params &p, int own) {
+  const int near = own < p.resident ? own : p.resident, past = near - THREAD / 32 + WARPS - 1;
+  return THREAD / 32 + (past < 0 ? 0 : past / WARPS * WARPS);
+}
+
+template <int COUNT>
+FUNCTION void read_base(const Params &p, const float *base, int first_tile, int o, int begin,
+                        int end, float (*at)[PASS][2]) {
+  const int n = THREAD % 32 / 4, l = THREAD % 4;
+#pragma unroll
+  for (int k = 0; k < COUNT; k++) {
+    const int t = begin + k * WARPS, v = (first_tile + t) * TILE + l * 2;
+#pragma unroll
+    for (int i = 0; i < PASS; i++)
+#pragma unroll
+      for (int c = 0; c < 2; c++) {
+        const int r = (o + i) * 8 + n;
+        const bool real = t < end && r < p.batch && v + c < p.vocab;
+        at[k][i][c] = real ? base[(s64)r * p.base_width + v + c] : -INFINITY_;
+      }
+  }
+}
+
+// Bounds of every own token's score: the highest of each tile to m.upper, the best lower ones to
+// m.bound. far: the first tiles from outside shared memory, if AHEAD.
+FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int own, Far &far) {
   const int warp = THREAD / 32, lane = THREAD % 32, n = lane / 4, l = lane % 4;
-  const int near = own < p.resident ? own : p.resident;
-  const int far = warp + (near - warp + WARPS - 1) / WARPS * WARPS;  // the first one of this warp
+  const int near = own < p.resident ? own : p.resident, outside = first_far(p, own);
   const float *base = p.base + (s64)j * p.batch * p.base_width;
   for (int o = 0; o < OCTETS; o += PASS) {
     Bounding s;
     read_bounding(m, s, o);
-    bound_tiles<FAR, false>(p, m, s, base, first_tile, o, near < warp ? warp : far, own);
-    bound_tiles<NEAR, true>(p, m, s, base, first_tile, o, warp, near);
+    for (int begin = outside; begin < own; begin += WARPS * FAR) {
+      float at[FAR][PASS][2];
+      read_base<FAR>(p, base, first_tile, o, begin, own, at);
+      if (!AHEAD || begin != outside) read_far(p, far, first_tile, begin, own);
+#pragma unroll
+      for (int k = 0; k < FAR; k++) {
+        const int t = begin + k * WARPS;
+        if (t < own) bound_tile(s, far.b[k], far.about[k], at[k], m.upper + t * REQUESTS + o * 8);
+      }
+    }
+    for (int begin = warp; begin < near; begin += WARPS * NEAR) {
+      float at[NEAR][PASS][2];
+      read_base<NEAR>(p, base, first_tile, o, begin, near, at);
+#pragma unroll
+      for (int k = 0; k < NEAR; k++) {
+        const int t = begin + k * WARPS;
+        if (t >= near) break;
+        const u8 *record = m.copy + t * RECORD;
+        Quad b[EP / 64];
+#pragma unroll
+        for (int c = 0; c < EP / 64; c++) b[c] = *(const Quad *)(record + (c * 32 + lane) * 16);
+        const Quad about = *(const Quad *)(record + COPY + l * 16);
+        bound_tile(s, b, about, at[k], m.upper + t * REQUESTS + o * 8);
+      }
+    }
 #pragma unroll
     for (int i = 0; i < PASS; i++) {
       float best = s.best[i];
@@ -386,14 +451,7 @@ FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int 
     }
   }
   sync();
-  for (int r = THREAD; r < p.batch; r += THREADS) {
-    poke(p.lower + ((s64)j * p.batch + r) * CTAS + CTA, m.lower[r]);
-    m.lower[r] = -0x7fffffff - 1;
-  }
-  for (int r = warp; r < p.batch; r += WARPS) {
-    const float bound = highest_bound(p.lower + ((s64)j * p.batch + r) * CTAS, lane);
-    if (lane == 0) m.bound[r] = bound;
-  }
+  share_bounds(p, m, j);
   sync();
 }
 
@@ -495,13 +553,13 @@ FUNCTION Shared layout(const Params &p, int tiles) {
   TAKE(high, u8, REQUESTS * BYTES);
   TAKE(low, u8, REQUESTS * BYTES);
   TAKE(state, u8, REQUESTS * STATE);
-  TAKE(sums, float, WARPS * PASS * 8 * COLUMNS * 4);
+  TAKE(sums, float, WARPS * PASS * 8 * SUMS * 4);
   TAKE(gates, float, REQUESTS * 24 * 4);
   TAKE(hidden, float, REQUESTS * 8 * 4);
   TAKE(upper, float, tiles * REQUESTS * 4);
   TAKE(reach, float, REQUESTS * 4);
   TAKE(step, float, REQUESTS * 4);
-  TAKE(bound, float, REQUESTS * 4);
+  TAKE(bound, float, (WARPS * EACH) * 4);
   TAKE(best, s64, REQUESTS * 8);
   TAKE(lower, int, REQUESTS * 4);
   TAKE(token, int, REQUESTS * 4);
@@ -524,7 +582,7 @@ FUNCTION void begin(const Params &p, const Shared &m, int first_tile, int own) {
     *(u32 *)(m.high + i) = 0, *(u32 *)(m.low + i) = 0;
   for (int i = THREAD * 4; i < REQUESTS * STATE; i += THREADS * 4) *(u32 *)(m.state + i) = 0;
   for (int r = THREAD; r < REQUESTS; r += THREADS) {
-    m.best[r] = NONE, m.lower[r] = -0x7fffffff - 1;
+    m.best[r] = NONE, m.lower[r] = LOWEST;
     m.reach[r] = 0.0f, m.step[r] = 1.0f;
   }
   sync();
@@ -555,9 +613,11 @@ KERNEL void LIMITS(THREADS) rollout(Params p) {
     choose(p, m, j);
     advance(p, m, j);
     fetch(p, j, first_tile, own);
+    Far far;
+    if (AHEAD && !FULL) read_far(p, far, first_tile, first_far(p, own), own);
     project(p, m, j);
     gather(p, m, j);
-    if (!FULL) scan(p, m, j, first_tile, own);
+    if (!FULL) scan(p, m, j, first_tile, own, far);
     evaluate(p, m, j, first_tile, own);
     publish(p, m, j);
   }

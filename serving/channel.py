@@ -32,6 +32,7 @@ def keepalive(time_ms: int) -> tuple[Option, ...]:
     return (
         ("grpc.keepalive_time_ms", time_ms),
         ("grpc.keepalive_timeout_ms", time_ms),
+        ("grpc.http2.ping_timeout_ms", time_ms),  # a minute by default, which is what counts
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", time_ms // 2),

@@ -174,13 +174,13 @@ def cluster(
 ) -> Iterator[Cluster]:
     """Running services; `verify` are options of the verify groups, `ranks` of the first one.
 
-    Routers and verify groups notice a frozen peer after two pings.
+    A frozen peer is noticed after two pings.
     """
     # Every step drafts: a policy would soon decode plainly where drafts are poor or slow.
     options = {**MODELS, "width_policy": "fixed", **verify}
     groups = [Member("verify_service", dict(options), ping_s) for _ in range(verifies)]
     seats = [
-        Member("draft_service", {**MODELS, "max_sessions": 64, "ticket_ttl_s": 3})
+        Member("draft_service", {**MODELS, "max_sessions": 64, "ticket_ttl_s": 3}, ping_s)
         for _ in range(drafts)
     ]
     front = {

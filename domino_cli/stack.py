@@ -9,7 +9,6 @@ import queue
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -17,112 +16,13 @@ from domino_cli.errors import CommandError
 from domino_cli.progress import Say, clear, overwrite, say
 from domino_cli.rank_processes import rank_variables
 from domino_cli.service_process import Event, ServiceProcess
+from domino_cli.stack_config import StackConfig, flag, flags
+
+__all__ = ["Stack", "StackConfig", "flag", "flags"]
 
 RANK = "rank"  # in the names of processes beside `verify` or `draft` that hold a model with it
+BOTH = "engines"  # the process that is verify and draft
 GRACE_S = 35.0  # a little more than the services give running requests
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StackConfig:
-    """What to start. None leaves a setting to the services' own default.
-
-    draft: None runs the target alone (plain decoding, two processes).
-    draft_device: the draft's, where it is another one.
-    tp: processes that hold the target together, on a GPU each; the first is `verify`.
-    draft_tp: the same of the draft; the first is `draft`.
-    port: the router's; the other two take free ports. metrics_port: the router's, verify's and
-    draft's are the next two.
-    """
-
-    target: Path
-    draft: Path | None = None
-    mode: str | None = None
-    device: str | None = None
-    draft_device: str | None = None
-    dtype: str | None = None
-    width: int | None = None
-    width_policy: str | None = None
-    threads: int | None = None
-    max_sequences: int | None = None
-    domino_candidates: int | str | None = None
-    kv_tokens: int | None = None
-    timeline: Path | None = None
-    synthetic_acceptance: str | None = None
-    use_generation_config: bool | None = None
-    deterministic: bool | None = None
-    tp: int = 1
-    draft_tp: int = 1
-    host: str = "127.0.0.1"
-    port: int = 0
-    metrics_port: int | None = None
-    ready_timeout_s: float = 900.0
-    show_logs: bool = True
-
-    def metrics_flags(self, place: int) -> list[str]:
-        """place: 0 the router, 1 verify, 2 draft."""
-        port = None if self.metrics_port is None else self.metrics_port + place
-        return flags({"metrics_port": port})
-
-    def model_flags(self, device: str | None) -> list[str]:
-        """What verify and draft have in common."""
-        values = {
-            "device": device,
-            "dtype": self.dtype,
-            "threads": self.threads,
-            "kv_tokens": self.kv_tokens,
-        }
-        models = {"target": self.target, "draft": self.draft}
-        return flags({**models, **values, "host": self.host, "port": 0})
-
-    def verify_flags(self) -> list[str]:
-        return [
-            *self.model_flags(self.device),
-            *self.metrics_flags(1),
-            *flags(
-                {
-                    "width": self.width,
-                    "width_policy": self.width_policy,
-                    "max_sequences": self.max_sequences,
-                    "deterministic": self.deterministic,
-                    "timeline": self.timeline,
-                    "benchmark": True if self.synthetic_acceptance else None,
-                    "benchmark_synthetic_acceptance": self.synthetic_acceptance,
-                }
-            ),
-        ]
-
-    def draft_flags(self) -> list[str]:
-        # Every running request may want a seat; the service's own default is 64.
-        seats = self.max_sequences if (self.max_sequences or 0) > 64 else None
-        own = flags({"domino_candidates": self.domino_candidates, "max_sessions": seats})
-        model = self.model_flags(self.draft_device or self.device)
-        return [*model, *self.metrics_flags(2), *own]
-
-    def router_flags(self, addresses: dict[str, str]) -> list[str]:
-        """Flags of the router, given the other services' addresses by name."""
-        own = {
-            "target": self.target,
-            **addresses,
-            "mode": self.mode,
-            "use_generation_config": self.use_generation_config,
-            "host": self.host,
-            "port": self.port,
-        }
-        return [*flags(own), *self.metrics_flags(0)]
-
-
-def flags(values: Mapping[str, object]) -> list[str]:
-    """{"max_sequences": 8, "mode": None, "fast": True} -> ["--max-sequences", "8", "--fast"]."""
-    found: list[str] = []
-    for name, value in values.items():
-        if value is not None:
-            found += [flag(name)] if value is True else [flag(name), str(value)]
-    return found
-
-
-def flag(name: str) -> str:
-    """An option's name on the command line."""
-    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(slots=True)
@@ -149,13 +49,10 @@ class Stack:
                 "or use running ones with --address"
             )
         try:
-            if self.config.draft is not None:
-                flags_of = self.config.draft_flags()
-                self._start_ranks("draft", "draft_service", flags_of, self.config.draft_tp)
-            self._start_ranks(
-                "verify", "verify_service", self.config.verify_flags(), self.config.tp
-            )
+            self._start_engines()
             self._await_ready([name for name in self._services if RANK not in name])
+            if both := self.addresses.pop(BOTH, None):
+                self.addresses |= {"draft": both, "verify": both}
             self._start("router", "router", self.config.router_flags(self.addresses))
             self._await_ready(["router"])
         except BaseException:
@@ -178,7 +75,7 @@ class Stack:
     def summary(self) -> str:
         """One line per process: name, address, process id."""
         return "\n".join(
-            f"{name:<7} {self.addresses.get(name, ''):<21} pid {pid}"
+            f"{name:<7} {self.addresses.get('verify' if name == BOTH else name, ''):<21} pid {pid}"
             for name, pid in self.pids().items()
         )
 
@@ -202,6 +99,15 @@ class Stack:
             for service in services:
                 service.kill()
         self._services.clear()
+
+    def _start_engines(self) -> None:
+        config = self.config
+        if config.in_process:
+            self._start(BOTH, "domino_cli.one_process", config.one_process_flags())
+            return
+        if config.draft is not None:
+            self._start_ranks("draft", "draft_service", config.draft_flags(), config.draft_tp)
+        self._start_ranks("verify", "verify_service", config.verify_flags(), config.tp)
 
     def _start_ranks(self, name: str, module: str, arguments: Sequence[str], count: int) -> None:
         """The first rank last, so that it is stopped before those that it tells to end."""

@@ -5,7 +5,7 @@ import argparse
 from domino_cli.errors import UsageError
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET, resolve_model
 from domino_cli.progress import say
-from domino_cli.stack import StackConfig, flag
+from domino_cli.stack_config import IN_PROCESS, StackConfig, flag
 from serving.contract import ModeName
 
 MODES: tuple[ModeName, ...] = ("ar", "dflash", "domino", "dspark")
@@ -15,6 +15,7 @@ STACK_FLAGS = (
     "draft",
     "device",
     "draft_device",
+    "data_plane",
     "dtype",
     "width",
     "width_policy",
@@ -26,7 +27,14 @@ STACK_FLAGS = (
     "tp",
     "draft_tp",
 )
-NEED_DRAFT = ("draft_device", "draft_tp", "width", "width_policy", "domino_candidates")
+NEED_DRAFT = (
+    "draft_device",
+    "data_plane",
+    "draft_tp",
+    "width",
+    "width_policy",
+    "domino_candidates",
+)
 DTYPES = {
     "float32": "float32",
     "fp32": "float32",
@@ -53,6 +61,12 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", help="device of both models, such as cpu or cuda")
     group.add_argument(
         "--draft-device", metavar="DEVICE", help="the draft's, if another, such as cuda:1"
+    )
+    group.add_argument(
+        "--data-plane",
+        choices=("auto", "inline", "shm", "cuda-ipc", IN_PROCESS),
+        help="how rows go from verify to draft: in shared or GPU memory, in messages, or with both "
+        "in one process (default: auto, the fastest of the first three)",
     )
     group.add_argument(
         "--dtype", choices=DTYPES, metavar="DTYPE", help="float32, bfloat16, float16"
@@ -152,6 +166,8 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
         raise UsageError(f"--mode {args.mode} needs a draft: give --draft")
     if draft is None:
         _refuse_drafting(args)
+    if args.data_plane == IN_PROCESS:
+        _refuse_processes(args)
     target_folder = resolve_model(target)
     draft_folder = None if draft is None else resolve_model(draft)
     if draft is None:
@@ -162,6 +178,7 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
         mode=args.mode,
         device=args.device,
         draft_device=args.draft_device,
+        data_plane=args.data_plane,
         dtype=DTYPES[args.dtype] if args.dtype else None,
         width=args.width,
         width_policy=args.width_policy,
@@ -182,6 +199,14 @@ def _refuse_drafting(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and (name, value) != ("width", 1):
             raise UsageError(f"{flag(name)} {value} needs a draft: give --draft, or leave it out")
+
+
+def _refuse_processes(args: argparse.Namespace) -> None:
+    """What one process cannot have."""
+    for name in ("draft_device", "tp", "draft_tp"):
+        if (value := getattr(args, name)) is not None:
+            remedy = f"needs processes of its own: leave out --data-plane {IN_PROCESS}"
+            raise UsageError(f"{flag(name)} {value} {remedy}")
 
 
 def draft_name(target: str, draft: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 from domino_cli.progress import say
 from domino_cli.stack import Stack
@@ -25,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="HTTP port of the router's /metrics; verify's and draft's are N + 1 and N + 2",
     )
+    parser.add_argument(
+        "--sockets",
+        type=Path,
+        metavar="FOLDER",
+        help="verify and draft listen on Unix sockets there, which only this user can use",
+    )
     parser.add_argument("--mode", choices=MODES, help="mode of requests that name none")
     add_stack_arguments(parser)
     add_sampling_argument(parser)
@@ -36,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         metrics_port=args.metrics_port,
+        sockets=args.sockets,
     )
     with Stack(config) as stack:
         try:

@@ -3,20 +3,19 @@
 What gRPC's streams do in Python with four threads a process, for draft and verify of one host.
 """
 
-import secrets
 import select
 import socket
 import struct
 import time
 from collections.abc import Iterator
-from typing import Final, Protocol, Self, TypeVar
+from contextlib import suppress
+from typing import Final, Self, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 MOST_BYTES: Final = 64 << 20  # of a message, as gRPC's limit
 _LENGTH: Final = struct.Struct("<I")
 _READ: Final = 1 << 20
-_UCRED: Final = struct.Struct("3i")  # pid, uid, gid
 
 M = TypeVar("M", bound=Message)
 
@@ -26,7 +25,7 @@ class FramesEnded(Exception):
 
 
 class Frames:
-    """One connection; a thread that sends and one that receives at most."""
+    """One connection, used by one thread but for `cancel` and `is_open`."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -46,12 +45,12 @@ class Frames:
     @property
     def is_open(self) -> bool:
         """False once the other side has closed, or this one."""
+        poll = select.poll()
         try:
-            if not select.select([self._socket], [], [], 0)[0]:
-                return True
-            return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-        except (OSError, ValueError):
-            return False
+            poll.register(self._socket, select.POLLRDHUP)
+        except ValueError:
+            return False  # closed here
+        return not poll.poll(0)
 
     def send(self, message: Message, timeout_s: float | None) -> None:
         """Raises FramesEnded, also when the other side does not take it all in time."""
@@ -67,7 +66,8 @@ class Frames:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while (data := self._whole()) is None:
-                self._socket.settimeout(None if until is None else max(0.0, until - time.monotonic()))
+                left = None if until is None else max(0.0, until - time.monotonic())
+                self._socket.settimeout(left)
                 part = self._socket.recv(_READ)
                 if not part:
                     raise FramesEnded("ended the stream")
@@ -92,10 +92,8 @@ class Frames:
 
     def cancel(self) -> None:
         """Wakes whoever waits here, who then ends; safe from any thread."""
-        try:
+        with suppress(OSError):  # it has ended
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it has ended
 
     def close(self) -> None:
         """Ends the connection."""
@@ -115,48 +113,3 @@ class Frames:
         data = bytes(self._read[start : start + size])
         del self._read[: start + size]
         return data
-
-
-class Accepts(Protocol):
-    """What is done with a connection, in a thread of its own."""
-
-    def __call__(self, frames: Frames) -> None: ...
-
-
-class FramesListener:
-    """An abstract Unix socket under a name that cannot be guessed, for processes of this user.
-
-    It has no file, so that nothing is left of a killed process.
-    """
-
-    def __init__(self) -> None:
-        self.name = f"domino-serve-{secrets.token_hex(16)}"
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(f"\0{self.name}")
-        self._socket.listen()
-
-    def accept(self) -> Frames | None:
-        """The next connection; None once it is closed. Others' users are sent away."""
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return None
-            if _is_ours(connection):
-                return Frames(connection)
-            connection.close()
-
-    def close(self) -> None:
-        """Ends a waiting `accept`."""
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        self._socket.close()
-
-
-def _is_ours(connection: socket.socket) -> bool:
-    import os
-
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    return int(_UCRED.unpack(credentials)[1]) == os.geteuid()

@@ -96,8 +96,8 @@ def check_name(option: str) -> None:
         return
     reasons = {
         "nccl": "needs one co-scheduled job: take cuda-ipc on one host, inline between hosts",
-        "in-process": "is for both engines in one process, as `python -m benchmarks.data_plane` "
-        "has them; services are processes of their own: take cuda-ipc or shm",
+        "in-process": "is for both engines in one process: `python -m domino_cli.one_process`, or "
+        "`domino-serve up --data-plane in-process`",
     }
     known = ", ".join(get_args(PlaneName))
     raise OptionError("data_plane", option, reasons.get(option, f"must be one of {known}"))

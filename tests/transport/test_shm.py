@@ -213,7 +213,7 @@ def test_pointers_before_any_offer_are_refused() -> None:
 
 
 def test_memory_that_fails_leaves_rows_inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU that no longer copies must cost speed, not the draft's whole stream, again and again."""
+    """A GPU that no longer copies must cost speed, not the draft's whole stream, ever again."""
     both = pair()
 
     def broken(*arguments: object) -> None:

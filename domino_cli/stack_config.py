@@ -1,0 +1,131 @@
+"""What `domino-serve` starts on one machine, and the command line of each service.
+
+domino_cli.stack starts it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+IN_PROCESS = "in-process"  # verify and draft in one process; other planes are the services' own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StackConfig:
+    """What to start. None leaves a setting to the services' own default.
+
+    draft: None runs the target alone (plain decoding, two processes).
+    draft_device: the draft's, where it is another one.
+    tp: processes that hold the target together, on a GPU each; the first is `verify`.
+    draft_tp: the same of the draft; the first is `draft`.
+    data_plane: how rows go from verify to draft; IN_PROCESS makes one process of the two.
+    port: the router's; the other two take free ports, or Unix sockets in the folder `sockets`.
+    metrics_port: the router's, verify's and draft's are the next two.
+    """
+
+    target: Path
+    draft: Path | None = None
+    mode: str | None = None
+    device: str | None = None
+    draft_device: str | None = None
+    dtype: str | None = None
+    width: int | None = None
+    width_policy: str | None = None
+    threads: int | None = None
+    max_sequences: int | None = None
+    domino_candidates: int | str | None = None
+    kv_tokens: int | None = None
+    timeline: Path | None = None
+    synthetic_acceptance: str | None = None
+    use_generation_config: bool | None = None
+    deterministic: bool | None = None
+    tp: int = 1
+    draft_tp: int = 1
+    data_plane: str | None = None
+    sockets: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    metrics_port: int | None = None
+    ready_timeout_s: float = 900.0
+    show_logs: bool = True
+
+    def metrics_flags(self, place: int) -> list[str]:
+        """place: 0 the router, 1 verify, 2 draft."""
+        port = None if self.metrics_port is None else self.metrics_port + place
+        return flags({"metrics_port": port})
+
+    @property
+    def in_process(self) -> bool:
+        """Whether verify and draft are one process."""
+        return self.data_plane == IN_PROCESS
+
+    def model_flags(self, name: str, device: str | None) -> list[str]:
+        """What verify and draft have in common; `name` is one of them."""
+        values = {
+            "device": device,
+            "dtype": self.dtype,
+            "threads": self.threads,
+            "kv_tokens": self.kv_tokens,
+            "data_plane": None if self.in_process else self.data_plane,
+            "listen": f"unix:{self.sockets.absolute()}/{name}.sock" if self.sockets else None,
+        }
+        models = {"target": self.target, "draft": self.draft}
+        return flags({**models, **values, "host": self.host, "port": 0})
+
+    def verify_flags(self) -> list[str]:
+        return [
+            *self.model_flags("verify", self.device),
+            *self.metrics_flags(1),
+            *flags(
+                {
+                    "width": self.width,
+                    "width_policy": self.width_policy,
+                    "max_sequences": self.max_sequences,
+                    "deterministic": self.deterministic,
+                    "timeline": self.timeline,
+                    "benchmark": True if self.synthetic_acceptance else None,
+                    "benchmark_synthetic_acceptance": self.synthetic_acceptance,
+                }
+            ),
+        ]
+
+    def draft_flags(self) -> list[str]:
+        model = self.model_flags("draft", self.draft_device or self.device)
+        return [*model, *self.metrics_flags(2), *self.drafting_flags()]
+
+    def one_process_flags(self) -> list[str]:
+        """Of verify and draft together."""
+        own = flags({"draft_kv_tokens": self.kv_tokens})
+        return [*self.verify_flags(), *self.drafting_flags(), *own]
+
+    def drafting_flags(self) -> list[str]:
+        """The draft's alone."""
+        # Every running request may want a seat; the service's own default is 64.
+        seats = self.max_sequences if (self.max_sequences or 0) > 64 else None
+        return flags({"domino_candidates": self.domino_candidates, "max_sessions": seats})
+
+    def router_flags(self, addresses: dict[str, str]) -> list[str]:
+        """Flags of the router, given the other services' addresses by name."""
+        own = {
+            "target": self.target,
+            **addresses,
+            "mode": self.mode,
+            "use_generation_config": self.use_generation_config,
+            "host": self.host,
+            "port": self.port,
+        }
+        return [*flags(own), *self.metrics_flags(0)]
+
+
+def flags(values: Mapping[str, object]) -> list[str]:
+    """{"max_sequences": 8, "mode": None, "fast": True} -> ["--max-sequences", "8", "--fast"]."""
+    found: list[str] = []
+    for name, value in values.items():
+        if value is not None:
+            found += [flag(name)] if value is True else [flag(name), str(value)]
+    return found
+
+
+def flag(name: str) -> str:
+    """An option's name on the command line."""
+    return f"--{name.replace('_', '-')}"

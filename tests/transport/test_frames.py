@@ -1,0 +1,98 @@
+"""Messages by a local socket: whole, in order, in time, and an end that is noticed at once."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from domino_serve.v1 import draft_pb2
+from serving.transport.frames import Frames, FramesEnded
+from serving.transport.frames_listener import FramesListener
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Frames, Frames]]:
+    """Both ends of a connection, by a listener."""
+    listener = FramesListener()
+    there = Frames.connected(listener.name)
+    here = listener.accept()
+    assert here is not None
+    yield there, here
+    there.close()
+    here.close()
+    listener.close()
+
+
+def message(number: int, size: int = 0) -> draft_pb2.StepRequest:
+    found = draft_pb2.StepRequest(sequence_number=number)
+    found.rows.inline = bytes(size)
+    return found
+
+
+def test_messages_arrive_whole_and_in_order(ends: tuple[Frames, Frames]) -> None:
+    """A length cut by a read, or two messages in one."""
+    there, here = ends
+    sizes = [0, 1, 70_000, 3_000_000, 5]
+    sent = [message(i, size) for i, size in enumerate(sizes)]
+    thread = threading.Thread(target=lambda: send_all(there, sent))
+    thread.start()
+    assert [here.receive(draft_pb2.StepRequest, 30) for _ in sizes] == sent
+    thread.join()
+
+
+def test_nothing_in_time_is_none_and_comes_later(ends: tuple[Frames, Frames]) -> None:
+    """A late draft whose answer is lost, or that stops a step for good."""
+    there, here = ends
+    assert here.receive(draft_pb2.StepRequest, 0) is None
+    assert here.receive(draft_pb2.StepRequest, 0.01) is None
+    there.send(message(7), 30)
+    assert here.receive(draft_pb2.StepRequest, 30) == message(7)
+
+
+def test_an_end_is_seen_at_once(ends: tuple[Frames, Frames]) -> None:
+    """Requests that wait for a draft which has died."""
+    there, here = ends
+    assert there.is_open and here.is_open
+    there.cancel()
+    assert not here.is_open
+    with pytest.raises(FramesEnded, match="ended the stream"):
+        here.receive(draft_pb2.StepRequest, 30)
+    assert list(here.messages(draft_pb2.StepRequest)) == []
+    here.close()
+    assert not here.is_open
+    with pytest.raises(FramesEnded):
+        here.send(message(1), 30)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [(b"\xff\xff\xff\xff", "bytes"), (b"\x02\x00\x00\x00\xff\xff", "no message")],
+)
+def test_what_is_no_message_ends_the_connection(data: bytes, reason: str) -> None:
+    """Memory for four gigabytes, or a decoder's exception in the engine's thread."""
+    ours, theirs = socket.socketpair()
+    frames = Frames(ours)
+    theirs.sendall(data)
+    with pytest.raises(FramesEnded, match=reason):
+        frames.receive(draft_pb2.StepRequest, 30)
+    theirs.close()
+    frames.close()
+
+
+def test_a_peer_that_takes_nothing_is_given_up(ends: tuple[Frames, Frames]) -> None:
+    """An engine that hangs with its draft: the socket's buffer is full."""
+    there, _ = ends
+    with pytest.raises(FramesEnded, match="cannot be sent to"):
+        there.send(message(1, 30_000_000), 0.05)
+
+
+def test_other_names_lead_nowhere() -> None:
+    """A name is all that another host's process would have."""
+    with pytest.raises(OSError):
+        Frames.connected("domino-serve-of-nobody")
+
+
+def send_all(frames: Frames, messages: list[draft_pb2.StepRequest]) -> None:
+    for one in messages:
+        frames.send(one, 30)

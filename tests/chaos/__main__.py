@@ -12,7 +12,7 @@ from benchmarks.provenance import Origin, cpu
 from tests.chaos.cancels import storm
 from tests.chaos.cluster import cluster
 from tests.chaos.figures import figures, table
-from tests.chaos.kills import freeze_verify, kill_drafts, kill_rank, kill_router, kill_verifies
+from tests.chaos.kills import freeze, kill_drafts, kill_rank, kill_router, kill_verifies
 from tests.chaos.overload import flood
 from tests.chaos.rolling import update_all
 from tests.chaos.soak import soak
@@ -56,7 +56,12 @@ def _cancels(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -
 
 def _freeze(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
     with cluster(tokenizer, **ROOM) as services:
-        return freeze_verify(services, cases, args.seed)
+        found = {
+            member.module: freeze(services, member, cases, args.seed)
+            for member in (services.verifies[0], services.drafts[0])
+        }
+        both = {name: sum(f[name] for f in found.values()) for name in ("streams", "identical")}
+        return {**both, **found}
 
 
 def _rolling(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:

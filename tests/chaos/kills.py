@@ -71,12 +71,12 @@ def kill_rank(cluster: Cluster, cases: Sequence[Case], seed: int) -> dict[str, A
     return {**kills.as_json(), "exit_code_of_the_group": group.await_end()}
 
 
-def freeze_verify(cluster: Cluster, cases: Sequence[Case], seed: int) -> dict[str, Any]:
-    """A group stands still until all streams have ended at the other one, then it goes on.
+def freeze(cluster: Cluster, victim: Member, cases: Sequence[Case], seed: int) -> dict[str, Any]:
+    """A service stands still until all streams have ended without it, then it goes on.
 
     stood_still: streams without a chunk for longer than any step takes.
     """
-    rng, kills, victim = random.Random(seed), Kills(), cluster.verifies[0]
+    rng, kills = random.Random(seed), Kills()
 
     def strike() -> float:
         moment = time.monotonic()

@@ -1,25 +1,43 @@
-"""A verify group that stands still, and is not dead: its streams go on elsewhere, it comes back."""
+"""Services that stand still and are not dead: streams go on without them, they are used again."""
 
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.chaos.cluster import cluster
-from tests.chaos.kills import freeze_verify
+from tests.chaos.cluster import Cluster, cluster
+from tests.chaos.kills import freeze
 from tests.chaos.tokenizer import save_tokenizer
-from tests.chaos.traffic import known_cases
+from tests.chaos.traffic import Case, known_cases
+
+pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.timeout(600)
-def test_a_group_frozen_past_its_pings(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return known_cases(8, 7, max_tokens=60)
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    tokenizer = save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+    with cluster(tokenizer, ping_s=2.0, max_sequences=8, max_waiting=16) as running:
+        yield running
+
+
+def test_a_verify_group(services: Cluster, cases: Sequence[Case]) -> None:
     """Prevents streams that wait for a swapped-out or unreachable machine for ever, and what its
     requests held from being kept once it goes on. Two pings take 4 s here; without a limit of our
     own gRPC waits a minute for the second one's answer."""
-    cases = known_cases(8, 7, max_tokens=60)
-    options = {"max_sequences": 8, "max_waiting": 16}
-    with cluster(save_tokenizer(tmp_path), ping_s=2.0, **options) as services:
-        found = freeze_verify(services, cases, 7)
+    found = freeze(services, services.verifies[0], cases, 7)
     assert (found["identical"], found["errors"]) == (found["streams"], ())
     assert found["stood_still"] > 0, "it froze when nobody needed it"
     assert found["longest_gap_s"] < 30
+    assert found["leaks"] == {}
+
+
+def test_the_only_draft(services: Cluster, cases: Sequence[Case]) -> None:
+    """Prevents streams that wait for a draft, and one that came back from being left alone."""
+    found = freeze(services, services.drafts[0], cases, 7)
+    assert (found["identical"], found["errors"]) == (found["streams"], ())
+    assert found["hit"] > 0, "it froze when nobody needed it"
     assert found["leaks"] == {}

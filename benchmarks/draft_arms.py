@@ -62,18 +62,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = args.arm or [[head, f"head={head}"] for head in HEADS]
     pairs = list(product(range(args.seeds), wanted))[share::count]
     ms = {}
+    about = {"rows": len(packed), "documents": len(documents)}
+    about |= {"tokens_a_step": config.rows * config.row_length * config.accumulation}
     for seed, (name, *changes) in pairs:
         if not arms.is_late:
             ms[name] = arms.run(name, changes, seed, args.steps, "steps")
+            tell_origin(args, origin, about)
     for seed, (name, *changes) in pairs if args.equal_time in ms else ():
         steps = round(args.steps * ms[args.equal_time] / ms[name]) if name in ms else args.steps
         if abs(steps / args.steps - 1) > 0.03 and not arms.is_late:
             arms.run(name, changes, seed, steps, "time")
-    about = {"hardware": hardware(config.device), **origin.at_end()}
-    about |= {"tree": imported_tree(args.tree), "rows": len(packed), "documents": len(documents)}
-    about |= {"tokens_a_step": config.rows * config.row_length * config.accumulation}
-    (args.out / f"about-{share}.json").write_text(json.dumps(about, indent=1) + "\n")
+            tell_origin(args, origin, about)
     return 0
+
+
+def device_name() -> str:
+    """Of the one device of this process."""
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else hardware("cpu")
+    return f"1 x {name}"
+
+
+def tell_origin(args: argparse.Namespace, origin: Origin, about: dict[str, Any]) -> None:
+    """Writes OUT/about.json anew: of the lines so far."""
+    found = {"hardware": device_name(), **origin.at_end(), **about}
+    found["tree"] = imported_tree(args.tree)
+    (args.out / "about.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 class Arms:
@@ -107,11 +120,12 @@ class Arms:
         start = first_weights(config, draft, self._target)
         objective = make_objective(config, draft, self._target)
         trainer = Trainer(config, objective, self._features, start, DTYPES[config.dtype])
-        ms = self._train(trainer, steps)
+        curve: list[dict[str, float]] = []
+        ms = self._train(trainer, steps, curve)
         line: dict[str, Any] = {"arm": name, "seed": seed, "equal": equal, "steps": steps}
         line |= {"ms_a_step": round(ms, 3), "changes": list(changes)}
         line |= {"parameters": sum(w.numel() for w in trainer.masters.values())}
-        line["last"] = {k: round(v, 5) for k, v in trainer.metrics().items()}
+        line["curve"] = [{k: round(v, 5) for k, v in point.items()} for point in curve]
         folder = args.out / name
         export(folder, made, trainer.masters, self._target.config)
         line |= self._measured(folder, config.block_size, seed)
@@ -121,7 +135,7 @@ class Arms:
         say(f"{name} {equal} seed {seed}: {steps} steps of {ms:.2f} ms, {json.dumps(lengths)}")
         return ms
 
-    def _train(self, trainer: Trainer, steps: int) -> float:
+    def _train(self, trainer: Trainer, steps: int, curve: list[dict[str, float]]) -> float:
         """To the end; milliseconds of a step behind those that compile and capture."""
         warm = min(WARM, steps // 2)
         for _ in range(warm):
@@ -130,8 +144,7 @@ class Arms:
         for _ in range(steps - warm):
             trainer.train_step()
             if trainer.step % 500 == 0:
-                found = trainer.metrics()
-                say(f"  step {trainer.step} loss {found['loss']:.4f} len {found['accept_len']:.3f}")
+                curve.append(trainer.metrics())
         return (now(self._target) - began) / (steps - warm) * 1e3
 
     def _measured(self, folder: Path, width: int, seed: int) -> dict[str, Any]:

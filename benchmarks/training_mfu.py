@@ -20,7 +20,7 @@ import torch
 from benchmarks.gpu_draft_model import qwen3_8b_domino
 from benchmarks.gpu_verify_model import TAPS, RandomWeights, qwen3_8b
 from benchmarks.gpu_verify_tree import add_argument, imported_tree
-from benchmarks.provenance import Origin, hardware
+from benchmarks.provenance import Origin
 from benchmarks.training_flops import Work, draft_flops, target_flops, total
 from benchmarks.training_mfu_checks import check_flex
 from serving.checkpoint import Checkpoint
@@ -70,7 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         result[name] = timed(config, target, packed, keep, args.steps, ranks)
         say(ranks, f"{name} {json.dumps(result[name])}")
     if args.json and ranks.rank == 0:
-        found = {"benchmark": "training_mfu", "hardware": hardware("cuda"), **origin.at_end()}
+        found = {
+            "benchmark": "training_mfu",
+            "hardware": f"{ranks.count} x {torch.cuda.get_device_name()}",
+            **origin.at_end(),
+        }
         found |= {"tree": imported_tree(args.tree), "result": result}
         found["figures"] = [figure(found)]
         args.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -31,13 +31,17 @@ def test_ratios_are_of_means_at_equal_steps(tmp_path: Path) -> None:
         "command": "c",
     }
     about |= {"documents": 1, "rows": 1, "tokens_a_step": 100}
-    for name, clean in (("0", True), ("1", False)):
+    other = tmp_path / "other"
+    other.mkdir()
+    wide = [("domino-wide", 0, "steps", 9.0)]  # of fewer seeds: not the figure
+    (other / "arms.jsonl").write_text("".join(json.dumps(line(*run)) + "\n" for run in wide))
+    for folder, clean in ((tmp_path, True), (other, False)):
         tree = {"commit": "a", "clean": clean, "changed": [] if clean else ["f.py"]}
-        (tmp_path / f"about-{name}.json").write_text(json.dumps(about | {"tree": tree}))
+        (folder / "about.json").write_text(json.dumps(about | {"tree": tree}))
     times = {"draft_c1": 1.0, "verify_c1": 3.0, "draft_c8": 1.0, "verify_c8": 4.0}
     (tmp_path / "steps.json").write_text(json.dumps({"domino": times}))
     more = ["--steps", str(tmp_path / "steps.json"), "--json", str(tmp_path / "all.json")]
-    assert main([str(tmp_path), *more]) == 0
+    assert main([str(tmp_path), str(other), *more]) == 0
     result = json.loads((tmp_path / "all.json").read_text())
     values = {figure["id"]: figure["value"] for figure in result["figures"]}
     assert values["embedded_domino_over_dflash_acceptance"] == 3.0 / 2.5

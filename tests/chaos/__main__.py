@@ -23,6 +23,7 @@ from tests.recorded_models import DOMINO_SHIFT
 from tests.services.checkpoints import other_weights
 
 Run = Callable[[Path, Sequence[Case], argparse.Namespace], dict[str, Any]]
+PART = ("date", "command", "tree", "versions")
 ROOM = {"max_sequences": 8, "max_waiting": 16}  # so that waiting and being refused happen
 
 
@@ -123,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = save_tokenizer(Path(folder))
         for name in runs:
-            found = RUNS[name](tokenizer, cases, args)
+            found = made_here(name, RUNS[name](tokenizer, cases, args))
             results[name] = {**results.get("fuzz", {}), **found} if name == "fuzz" else found
             print(f"{name}: {json.dumps(found)}", flush=True)
     made = figures(results, origin, args)
@@ -135,13 +136,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(not figure["met"] for figure in made))
 
 
+def made_here(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """A run's results with the machine they are from; those of fuzzing each, by RPC."""
+    here = {"hardware": str(cpu())}
+    return {rpc: {**r, **here} for rpc, r in found.items()} if name == "fuzz" else {**found, **here}
+
+
 def earlier(files: Sequence[Path]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Results of other runs, those of fuzzing joined by RPC, and where they come from."""
     results: dict[str, Any] = {}
     parts: list[dict[str, Any]] = []
     for file in files:
         kept = json.loads(file.read_text())
-        parts += [*kept.get("parts", ()), {key: kept[key] for key in ("date", "command", "tree")}]
+        parts += [*kept.get("parts", ()), {key: kept[key] for key in PART}]
         for name, found in kept["results"].items():
             results[name] = {**results.get("fuzz", {}), **found} if name == "fuzz" else found
     return results, parts

@@ -19,44 +19,79 @@ def figures(
     """Of the runs that were made; a goal holds for a run of that length."""
     found: list[dict[str, Any]] = []
 
-    def add(id_: str, value: float, unit: str, goal: float, *, lower: bool, also: bool) -> None:
+    def add(
+        *runs: Result, id_: str, value: float, unit: str, goal: float, lower: bool, also: bool
+    ) -> None:
         met = bool((value <= goal if lower else value >= goal) and also)
         kept = {"id": id_, "value": value, "unit": unit, "goal": goal, "lower_is_better": lower}
-        kept |= {"hardware": str(cpu()), "date": origin.date, "versions": versions()}
+        machines = dict.fromkeys(run.get("hardware", str(cpu())) for run in runs)
+        kept |= {"hardware": "; ".join(machines), "date": origin.date, "versions": versions()}
         found.append({**kept, "command": origin.command, "met": met})
 
     if run := results.get("draft_kill"):
-        unit = f"streams identical of {run['streams']}, {run['hit']} of them hit"
-        in_time, clean = run["longest_gap_s"] <= 1.0, not run["leaks"]
         add(
-            *("chaos_draft_kill_identical", run["identical"], unit, args.draft_streams),
+            run,
+            id_="chaos_draft_kill_identical",
+            value=run["identical"],
+            unit=f"streams identical of {run['streams']}, {run['hit']} of them hit",
+            goal=args.draft_streams,
             lower=False,
-            also=in_time and clean,
+            also=run["longest_gap_s"] <= 1.0 and not run["leaks"],
         )
     if run := results.get("verify_kill"):
-        unit = f"streams identical of {run['streams']}, {run['hit']} of them hit"
-        goal = args.verify_streams
         others = [results[name] for name in ("rank_kill", "freeze") if name in results]
-        clean = not run["leaks"] and all(o["identical"] == o["streams"] for o in others)
-        add("chaos_verify_kill_identical", run["identical"], unit, goal, lower=False, also=clean)
+        add(
+            *(run, *others),
+            id_="chaos_verify_kill_identical",
+            value=run["identical"],
+            unit=f"streams identical of {run['streams']}, {run['hit']} of them hit",
+            goal=args.verify_streams,
+            lower=False,
+            also=not run["leaks"] and all(o["identical"] == o["streams"] for o in others),
+        )
     if run := results.get("cancels"):
-        leaks = sum(run["leaks"].values()) + run["neighbours_wrong"]
-        unit = f"held after {run['cancels']} cancels, wrong neighbours added"
-        add("chaos_cancel_leaks", leaks, unit, 0, lower=True, also=run["cancels"] >= args.cancels)
+        add(
+            run,
+            id_="chaos_cancel_leaks",
+            value=sum(run["leaks"].values()) + run["neighbours_wrong"],
+            unit=f"held after {run['cancels']} cancels, wrong neighbours added",
+            goal=0,
+            lower=True,
+            also=run["cancels"] >= args.cancels,
+        )
     if run := results.get("fuzz"):
-        bad = sum(len(rpc["failures"]) + len(rpc.get("held", ())) for rpc in run.values())
-        least = min(rpc["messages"] for rpc in run.values())
-        total = sum(rpc["messages"] for rpc in run.values())
-        unit = f"crashes and hangs of {total} messages, {least} or more to each of {len(run)} RPCs"
-        add("fuzz_failures", bad, unit, 0, lower=True, also=least >= args.messages)
+        counts = [rpc["messages"] for rpc in run.values()]
+        add(
+            *run.values(),
+            id_="fuzz_failures",
+            value=sum(len(rpc["failures"]) + len(rpc.get("held", ())) for rpc in run.values()),
+            unit=f"crashes and hangs of {sum(counts)} messages, {min(counts)} or more to each of "
+            f"{len(run)} RPCs",
+            goal=0,
+            lower=True,
+            also=min(counts) >= args.messages,
+        )
     if run := results.get("soak"):
         flat = all(map(_is_steady, run["memory"])) and not run["leaks"]
-        unit = f"wrong answers of {run['requests']} in {run['seconds']} s"
-        also = flat and not run["failed"] and run["seconds"] >= args.soak_s
-        add("soak_wrong_tokens", run["wrong"], unit, 0, lower=True, also=also)
+        add(
+            run,
+            id_="soak_wrong_tokens",
+            value=run["wrong"],
+            unit=f"wrong answers of {run['requests']} in {run['seconds']} s",
+            goal=0,
+            lower=True,
+            also=flat and not run["failed"] and run["seconds"] >= args.soak_s,
+        )
     if run := results.get("rolling"):
-        unit, clean = f"of {run['requests']} requests", not (run["wrong"] or run["leaks"])
-        add("rolling_update_failed_requests", run["failed"], unit, 0, lower=True, also=clean)
+        add(
+            run,
+            id_="rolling_update_failed_requests",
+            value=run["failed"],
+            unit=f"of {run['requests']} requests",
+            goal=0,
+            lower=True,
+            also=not (run["wrong"] or run["leaks"]),
+        )
     return found
 
 

@@ -115,16 +115,23 @@ def attention_case(
 
 def linears() -> Iterator[str]:
     """Every row class of every layer shape."""
-    for features, width in ((6144, 4096), (4096, 12288), (24576, 4096), (1152, 576), (70, 50)):
+    for features, width in (
+        (6144, 4096),
+        (4096, 12288),
+        (24576, 4096),
+        (4096, 4096),
+        (1152, 576),
+        (70, 50),
+    ):
         worst = 0.0
         w = torch.randn(features, width, device="cuda").bfloat16()
         layer = GpuLinear(w)
-        for rows in (1, 7, 16, 17, 32, 33, 64, 65):
+        for rows in (1, 7, 16, 17, 32, 33, 64, 65, 128, 129):
             x = torch.randn(rows, width, device="cuda").bfloat16()
             worst = max(worst, relative(layer(x).double().sum(0), linear_reference(x, w)))
         yield expect(f"linear {features} x {width}", worst, 5e-3)
     w = torch.randn(24576, 4096, device="cuda").bfloat16() / 64
-    for rows in (1, 16, 17, 32, 33):
+    for rows in (1, 16, 17, 32, 33, 65, 128):
         x = torch.randn(rows, 4096, device="cuda").bfloat16()
         wanted = silu_mul_reference(linear_reference(x, w)[None])
         yield expect(f"gated, {rows} rows", relative(GatedLinear(w).gated(x), wanted), 6e-3)

@@ -117,6 +117,23 @@ out = linear_gated(x, w, Tiling(columns=32, depth=16))
 torch.testing.assert_close(out, wanted, atol=1e-4, rtol=1e-4)
 """
 
+WIDE = """
+from domino_kernels.gpu.linear import Tiling, linear_gated, linear_parts
+from domino_kernels.gpu.linear_wide import wide_gated, wide_parts
+
+rng = torch.Generator().manual_seed(10)
+for rows in (3, 70):  # what is behind the last row is neither read nor written
+    x, w = torch.randn(rows, 96, generator=rng), torch.randn(64, 96, generator=rng)
+    for splits in (1, 3):
+        own = Tiling(columns=32, depth=16, splits=splits, rows=64)
+        found, wanted = wide_parts(x, w, own), linear_parts(x, w, own)
+        torch.testing.assert_close(found, wanted)
+    room = torch.full((1, rows, 64), torch.nan)
+    assert wide_parts(x, w, Tiling(columns=32, depth=16, rows=64), room) is room
+    assert not room.isnan().any()
+    own = Tiling(columns=32, depth=16, rows=64)
+    torch.testing.assert_close(wide_gated(x, w, own), linear_gated(x, w, own))
+"""
 
 FIXED = """
 from domino_kernels.gpu.few_rows import GatedLinear, GpuLinear, fixed_tilings
@@ -250,8 +267,19 @@ for rank in range(2):
 
 @pytest.mark.parametrize(
     "script",
-    [NORM, ROPE, SILU, ACCEPT, LINEAR, FIXED, BETWEEN, DRAW, EXCHANGE],
-    ids=["norm", "rope", "silu", "accept", "linear", "fixed", "between", "draw", "exchange"],
+    [NORM, ROPE, SILU, ACCEPT, LINEAR, WIDE, FIXED, BETWEEN, DRAW, EXCHANGE],
+    ids=[
+        "norm",
+        "rope",
+        "silu",
+        "accept",
+        "linear",
+        "wide",
+        "fixed",
+        "between",
+        "draw",
+        "exchange",
+    ],
 )
 def test_kernels_equal_their_references(script: str) -> None:
     """A row, slot, part or tie taken wrongly shows nowhere but in the model's answers."""

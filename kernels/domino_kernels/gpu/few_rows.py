@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from domino_kernels.gpu.linear import Tiling, linear_gated, linear_parts
+from domino_kernels.gpu.linear_wide import ROWS, wide_gated, wide_parts
 from domino_kernels.gpu.silu import silu_mul
 
 # As measured fastest on an H200 (benchmarks/gpu_verify_sweep.py): long rows of weights in deep
@@ -15,6 +16,7 @@ LONG = Tiling(columns=64, depth=128, stages=4, ahead=2)
 HUGE = Tiling(columns=128, depth=128, stages=4, warps=8)
 ENOUGH = 192  # programs that keep all memory channels busy
 MANY = 1024
+WAVE = 132  # programs that run at once where one takes all of a multiprocessor's shared memory
 LEAST = 128  # programs of the gated product, which has no splits
 FIXED_ROWS = (16, 32, 64, 128)
 
@@ -33,7 +35,8 @@ class GpuLinear:
             self._tilings = fixed_tilings(features, width, weight.element_size())
         else:
             self._tilings = {
-                rows: choose_tiling(features, width, rows) if own else None for rows in (16, 32, 64)
+                rows: choose_tiling(features, width, rows) if own else None
+                for rows in (16, 32, 64, ROWS)
             }
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -45,7 +48,9 @@ class GpuLinear:
         if tiling is None:
             return torch.mm(x, self.weight.T, out=out)[None]
         kept = out[None] if out is not None and tiling.splits == 1 else None
-        return linear_parts(x, self.weight, tiling, kept)
+        wide = tiling.rows == ROWS and tiling.fits(*self.weight.shape)
+        product = wide_parts if wide else linear_parts
+        return product(x, self.weight, tiling, kept)
 
     def _tiling(self, rows: int) -> Tiling | None:
         most = next((most for most in self._tilings if rows <= most), None)
@@ -66,19 +71,25 @@ class GatedLinear(GpuLinear):
             self._gated = {n: _of_rows(SHORT, n) for n in FIXED_ROWS}
         elif fits and half // SHORT.columns >= LEAST:
             self._gated = {n: replace(SHORT, rows=n, stages=5) for n in (16, 32)}
+            if half // SHORT.columns <= 2 * WAVE:  # all at once; cuBLAS is as fast up to 64 rows
+                self._gated[ROWS] = replace(SHORT, rows=ROWS, stages=3)
 
     def gated(self, x: Tensor) -> Tensor:
         """x [n, in] -> [n, N]."""
         rows = next((rows for rows in self._gated if len(x) <= rows), None)
         rows = rows or (max(self._gated, default=None) if self.fixed else None)
-        if rows:
-            return linear_gated(x, self.weight, self._gated[rows])
+        if rows and (self.fixed or rows < ROWS or len(x) > 64):
+            product = wide_gated if rows == ROWS else linear_gated
+            return product(x, self.weight, self._gated[rows])
         return silu_mul(self(x), x.dtype, self.bias)
 
 
 def choose_tiling(features: int, width: int, rows: int) -> Tiling | None:
-    """How to run a layer [features, width] on up to 16, 32 or 64 rows; None: by cuBLAS."""
+    """How to run a layer [features, width] on up to 16, 32, 64 or 128 rows; None: by cuBLAS."""
     tiles = features // 64
+    if rows == ROWS:
+        found = replace(LONG, rows=rows, splits=2)
+        return found if 2 * tiles <= WAVE and found.fits(features, width) else None
     if tiles > MANY:
         found = replace(HUGE, rows=rows)
     elif rows > 32:  # cuBLAS is ahead wherever a layer has tiles enough of its own
@@ -116,5 +127,7 @@ def fixed_tilings(features: int, width: int, element_size: int) -> dict[int, Til
 
 def _of_rows(tiling: Tiling, rows: int) -> Tiling:
     """The tiling for so many rows, within a multiprocessor's shared memory."""
-    stages = min(tiling.stages, 5 if rows <= 32 else 4 if rows <= 64 else 3)
+    if rows == ROWS:  # as wide products are fastest, two of short tiles on a multiprocessor
+        return replace(tiling, rows=rows, stages=4 if tiling.columns * tiling.depth == 8192 else 3)
+    stages = min(tiling.stages, 5 if rows <= 32 else 4)
     return replace(tiling, rows=rows, stages=stages, warps=8 if rows > 32 else tiling.warps)

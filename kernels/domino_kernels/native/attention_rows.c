@@ -104,20 +104,27 @@ typedef struct {
 INLINE void weigh(const keys *s, int from, int end, const query *of, const int Q,
                   const int chunks) {
     floats sums[TOGETHER][MOST_DIM / LANES];
+    const float *shares[TOGETHER];
 #pragma GCC unroll 4
-    for (int m = 0; m < Q; m++)
+    for (int m = 0; m < Q; m++) {
+        shares[m] = of[m].shares - s->first;
 #pragma GCC unroll 8
         for (int n = 0; n < chunks; n++) sums[m][n] = of[m].sums[n];
+    }
     for (int j = from, stop; j < end; j = stop) {
         const float *v = run_of(s, s->cache->v, j, &stop);
         if (stop > end) stop = end;
-        for (int i = j; i < stop; i++, v += chunks * LANES)
+        for (int i = j; i < stop; i++, v += chunks * LANES) {
+            floats value[MOST_DIM / LANES];
 #pragma GCC unroll 8
-            for (int n = 0; n < chunks; n++) {
-                floats value = load(v + n * LANES);
+            for (int n = 0; n < chunks; n++) value[n] = load(v + n * LANES);
 #pragma GCC unroll 4
-                for (int m = 0; m < Q; m++) sums[m][n] += value * of[m].shares[i - s->first];
+            for (int m = 0; m < Q; m++) {
+                const float share = shares[m][i];
+#pragma GCC unroll 8
+                for (int n = 0; n < chunks; n++) sums[m][n] += value[n] * share;
             }
+        }
     }
 #pragma GCC unroll 4
     for (int m = 0; m < Q; m++)

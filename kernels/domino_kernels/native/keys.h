@@ -25,19 +25,20 @@ INLINE const float *run_of(const keys *s, float *base, int key, int *end) {
     return slot(base, s->shape, s->cache, s->rows, s->row, s->kv_head, key);
 }
 
+INLINE floats share_of(float *scores, int count, float highest) {
+    floats share = exponential(load_some(scores, count, -INFINITY) - highest);
+    store_some(scores, count, share);
+    return share;
+}
+
 /* scores -> e^(score - highest), their sum returned. */
 INLINE float shares(float *scores, int count) {
-    floats high = {0}, mass = {0};
-    high -= INFINITY;
-    for (int i = 0; i < count; i += LANES)
-        high = maximum(high, load_some(scores + i, count - i < LANES ? count - i : LANES, -INFINITY));
+    const int whole = count / LANES * LANES, rest = count - whole;
+    floats high = load_some(scores + whole, rest, -INFINITY), mass = {0};
+    for (int i = 0; i < whole; i += LANES) high = maximum(high, load(scores + i));
     float highest = high[0];
     for (int i = 1; i < LANES; i++) highest = high[i] > highest ? high[i] : highest;
-    for (int i = 0; i < count; i += LANES) {
-        const int left = count - i < LANES ? count - i : LANES;
-        floats share = exponential(load_some(scores + i, left, -INFINITY) - highest);
-        mass += share;
-        store_some(scores + i, left, share);
-    }
+    for (int i = 0; i < whole; i += LANES) mass += share_of(scores + i, LANES, highest);
+    if (rest) mass += share_of(scores + whole, rest, highest);
     return sum(mass);
 }

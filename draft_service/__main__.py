@@ -32,6 +32,7 @@ def main() -> int:
     # Torch takes seconds to import: a bad option or a taken port is told before.
     from draft_service.load import load
     from draft_service.servicer import DraftServicer
+    from draft_service.step_socket import listen
     from serving.tensors import DTYPES
 
     compute = ComputeThread("draft-engine")
@@ -44,6 +45,7 @@ def main() -> int:
         ttl_s=config.ticket_ttl_s,
         draining=server.draining,
     )
+    servicer.step_socket = listen(config, servicer.serve)
     draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)
     server.start(draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name)
     server.ready()

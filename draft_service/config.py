@@ -50,6 +50,10 @@ class DraftServiceConfig(ServiceOptions):
     kv_tokens: int = field(32768, help="positions of draft KV cache, shared by all sessions")
     page_size: int = field(256, help="positions of a KV page")
     max_rows: int = field(4096, help="projected rows taken in one step")
+    step_socket: bool = field(
+        True,
+        help="steps of verify services on this host go by a local socket, without gRPC's threads",
+    )
     ticket_ttl_s: float = field(10.0, help="time a reserved seat waits to be opened")
     grace_s: float = field(10.0, help="time running steps get after SIGTERM")
 

@@ -2,10 +2,11 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 import torch
@@ -18,11 +19,21 @@ from draft_service.metrics import count_step, watch_streams
 from draft_service.session_traces import SessionTraces
 from draft_service.update import projection_parts, read_update, swap
 from serving.compute_thread import ComputeThread
-from serving.errors import Draining
+from serving.errors import Draining, ServingError
 from serving.guard import guard
+from serving.transport.frames import Frames, FramesEnded
 from serving.transport.receiver import Receiver
 
+TAKEN_S = 20.0  # a verify service of this host that takes no answer for so long hangs
 log = logging.getLogger(__name__)
+
+
+class Peer(Protocol):
+    """The other side of a stream."""
+
+    def cancel(self) -> object:
+        """Ends the stream; from any thread."""
+        ...
 
 
 class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
@@ -41,7 +52,8 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self._loaded, self._engine, self._compute = loaded, loaded.engine, compute
         self._hidden, self._dtype, self._ttl_ms = hidden, dtype, round(ttl_s * 1000)
         self._draining = draining
-        self._peers: set[grpc.ServicerContext] = set()
+        self.step_socket = ""  # where `serve` is called from; told in handshakes
+        self._peers: set[Peer] = set()
         self._peers_lock = threading.Lock()
         watch_streams(self._peers)
         self._updating = threading.Lock()
@@ -61,7 +73,9 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
                     "SYNTHETIC ACCEPTANCE %.40r: a benchmark's verify service",
                     request.synthetic_acceptance,
                 )
-            return answer(self._loaded, request, self._hidden, self._dtype)
+            hello = answer(self._loaded, request, self._hidden, self._dtype)
+            hello.step_socket = self.step_socket
+            return hello
 
     def ReserveSeat(
         self, request: draft_pb2.ReserveSeatRequest, context: grpc.ServicerContext
@@ -87,20 +101,41 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     def Step(
         self, request_iterator: Iterator[draft_pb2.StepRequest], context: grpc.ServicerContext
     ) -> Iterator[draft_pb2.StepResponse]:
+        with guard(context):
+            self._check_open()
+            yield from self._answers(_until_gone(request_iterator), context)
+
+    def serve(self, frames: Frames) -> None:
+        """Step for a process of this host, in the thread that asks."""
+        try:
+            if not self._draining.is_set():
+                for response in self._answers(frames.messages(draft_pb2.StepRequest), frames):
+                    frames.send(response, TAKEN_S)
+        except FramesEnded:
+            pass  # the other side is gone
+        except ServingError as error:
+            log.warning("a stream of steps ends: %s", error)
+        except Exception:
+            log.exception("a stream of steps ends with an error")
+        finally:
+            frames.close()
+
+    def _answers(
+        self, requests: Iterable[draft_pb2.StepRequest], peer: Peer
+    ) -> Iterator[draft_pb2.StepResponse]:
+        """A stream's answers; its sessions end with it."""
         stream, traces, receiver = Stream(), SessionTraces(), Receiver(self._loaded.kinds)
         with self._peers_lock:
-            self._peers.add(context)
+            self._peers.add(peer)
         try:
-            with guard(context):
-                self._check_open()
-                for request in _until_gone(request_iterator):
-                    response = self._compute.run(partial(self._answer, stream, receiver, request))
-                    yield response
-                    count_step(request, response)  # while verify runs its pass
-                    traces.add(request, response)
+            for request in requests:
+                response = self._compute.run(partial(self._answer, stream, receiver, request))
+                yield response
+                count_step(request, response)  # while verify runs its pass
+                traces.add(request, response)
         finally:
             with self._peers_lock:
-                self._peers.remove(context)
+                self._peers.remove(peer)
             self._engine.close(stream)
             self._compute.run(receiver.close)
             traces.end()

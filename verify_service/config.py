@@ -67,10 +67,10 @@ class VerifyConfig(ServiceOptions):
         "then needs a device of its own; auto where the costs of steps say that it pays, for "
         "--width-policy auto on a GPU",
     )
-    no_overlap: bool = field(
-        False,
-        help="for debugging: no step starts before the last one's tokens are sent; slower, output "
-        "is the same",
+    overlap: bool = field(
+        True,
+        help="the next step starts before the last one's tokens are sent; --no-overlap is for "
+        "debugging: slower, output is the same",
     )
     benchmark: bool = field(False, help="allows the benchmark-... options; not for serving")
     benchmark_synthetic_acceptance: str | None = field(

@@ -1,7 +1,6 @@
 """The hot path to one draft service: a long-lived stream, one message each way per engine step."""
 
-import queue
-import threading
+import logging
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -23,6 +22,9 @@ from serving.transport.plane import NAMES, NONE, PLANES, MakeMemory, Plane
 from serving.transport.sender import Sender
 from verify_service.draft_memory import agree
 from verify_service.metrics import ROWS
+from verify_service.step_streams import StreamEnded, opened
+
+log = logging.getLogger(__name__)
 
 MAX_ROW_BYTES = 16 << 20  # of one message, far from gRPC's limit
 
@@ -91,7 +93,7 @@ class GrpcDraftLink:
         DraftUpdated: the draft there is newer than the one `hello` names.
         """
         self.projection = projection
-        self._peer, self.alive = f"draft service {address}", True
+        self._peer = f"draft service {address}"
         self._channel, self._timeout_s = channel(address), timeout_s
         self._stub = stub = draft_pb2_grpc.DraftServiceStub(self._channel)
         try:
@@ -106,13 +108,18 @@ class GrpcDraftLink:
         self.max_rows = min(int(answer.max_rows), MAX_ROW_BYTES // row_bytes)
         self.context_id, self.late_answers = answer.context_id, 0
         self.incarnation = answer.incarnation
-        self._outgoing: queue.SimpleQueue[draft_pb2.StepRequest | None] = queue.SimpleQueue()
-        self._incoming: queue.SimpleQueue[draft_pb2.StepResponse | str] = queue.SimpleQueue()
-        self._stream = stub.Step(iter(self._outgoing.get, None))
+        self._steps = opened(stub, answer.step_socket)
+        log.info("%s: steps go by %s", self._peer, type(self._steps).__name__)
         self._sent = self._most_results = 0
         self._rows = Sender()
-        threading.Thread(target=self._read, name="draft-link", daemon=True).start()
         agree(self, self._rows, memories, answer.data_planes, peer=self._peer, timeout_s=timeout_s)
+
+    @property
+    def alive(self) -> bool:
+        if not self._steps.alive:
+            self.close()  # nobody else would free the memory for rows
+            return False
+        return True
 
     @property
     def plane(self) -> Plane:
@@ -125,7 +132,7 @@ class GrpcDraftLink:
         if rows is not None:
             request.rows.CopyFrom(self._rows.put(rows, self._sent))
             ROWS.inc(NAMES[PLANES[request.rows.WhichOneof("payload")]], by=len(rows))
-        self._outgoing.put(request)
+        self._steps.send(request)
 
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse | None:
         answer = self._next(timeout_s)
@@ -148,38 +155,22 @@ class GrpcDraftLink:
             raise DraftUnavailable(self._peer, str(error)) from None
 
     def close(self) -> None:
-        self.alive = False
-        self._outgoing.put(None)
-        self._stream.cancel()
+        self._steps.close()
         self._channel.close()
         self._rows.close()
 
     def _next(self, timeout_s: float) -> draft_pb2.StepResponse | None:
         try:
-            answer = self._incoming.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-        if isinstance(answer, str):
-            raise self._lost(answer)
-        self._rows.answered(answer.sequence_number)
+            answer = self._steps.next(timeout_s)
+        except StreamEnded as error:
+            raise self._lost(str(error)) from None
+        if answer:
+            self._rows.answered(answer.sequence_number)
         return answer
 
     def _lost(self, reason: str) -> DraftUnavailable:
         self.close()
         return DraftUnavailable(self._peer, reason)
-
-    def _read(self) -> None:
-        reason = "ended the stream"
-        try:
-            for count, answer in enumerate(self._stream, start=1):
-                if count > self._sent:
-                    reason = "answers what it was not asked"
-                    break
-                self._incoming.put(answer)
-        except grpc.RpcError as error:
-            reason = error.details() or error.code().name
-        self._incoming.put(reason)
-        self.close()
 
     def _refusal(self, error: grpc.RpcError) -> ServingError:
         """Models that do not fit stay a refusal; everything else only costs speed."""

@@ -70,7 +70,7 @@ def load_gpu_executor(
             max_sequences=config.max_sequences,
             widths=sorted(widths),
             prompt_rows=row_buckets(config.prefill_tokens),
-            overlap=not config.no_overlap,
+            overlap=config.overlap,
         )
 
 

@@ -89,7 +89,7 @@ def load(config: VerifyConfig) -> Loaded:
         max_waiting=config.max_waiting,
         widths=_widths(config, info.default_draft_tokens, executor),
         synthetic=synthetic,
-        overlap=not config.no_overlap,
+        overlap=config.overlap,
     )
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size

@@ -28,8 +28,8 @@ def answers(running: InProcess) -> list[list[int]]:
 def test_no_overlap_changes_no_token() -> None:
     """Tokens sent late that were taken for another step's: with --no-overlap none are."""
     found = []
-    for no_overlap in (False, True):
-        with engines(TARGET, DRAFT, no_overlap=no_overlap) as running:
+    for overlap in (True, False):
+        with engines(TARGET, DRAFT, overlap=overlap) as running:
             found.append(answers(running))
     assert found[0] == found[1]
 
@@ -41,6 +41,6 @@ def test_steps_that_start_early_change_no_token() -> None:
     plain steps of a resting draft among them."""
     with engines(TARGET, DRAFT) as on_cpu:
         expected = answers(on_cpu)
-    for options in ({"no_overlap": True}, {"no_overlap": False}, {"width_policy": "auto"}):
+    for options in ({"overlap": True}, {"overlap": False}, {"width_policy": "auto"}):
         with engines(TARGET, DRAFT, device="cuda:0", max_sequences=6, **options) as on_gpu:  # type: ignore[arg-type]
             assert answers(on_gpu) == expected, options

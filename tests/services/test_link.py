@@ -249,4 +249,4 @@ def test_more_answers_than_messages_are_a_broken_draft(answers: int) -> None:
         assert link.receive(30) is not None
         join_readers()
         assert not link.alive
-        assert link._incoming.qsize() <= 1
+        assert link._steps._incoming.qsize() <= 1

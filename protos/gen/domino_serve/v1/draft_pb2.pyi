@@ -134,6 +134,7 @@ class HandshakeResponse(_message.Message):
     MAX_ROWS_FIELD_NUMBER: _builtins.int
     CONTEXT_ID_FIELD_NUMBER: _builtins.int
     DATA_PLANES_FIELD_NUMBER: _builtins.int
+    STEP_SOCKET_FIELD_NUMBER: _builtins.int
     contract_version: _builtins.int
     """Version of this contract."""
     incarnation: _builtins.str
@@ -145,6 +146,11 @@ class HandshakeResponse(_message.Message):
     context_id: _builtins.int
     """What SessionOpen must name. Another process or other weights have another one, so that a stream
     never lands unnoticed at a draft service that this handshake was not made with.
+    """
+    step_socket: _builtins.str
+    """Name of an abstract Unix socket of the draft service's host that takes the messages of Step, each
+    behind its length (4 bytes, little-endian), and answers alike. For one user and one host; whoever
+    cannot reach it calls Step. Empty where there is none.
     """
     @_builtins.property
     def draft(self) -> _verify_pb2.DraftFingerprint:
@@ -166,10 +172,11 @@ class HandshakeResponse(_message.Message):
         max_rows: _builtins.int = ...,
         context_id: _builtins.int = ...,
         data_planes: _abc.Iterable[_tensor_pb2.DataPlane.ValueType] | None = ...,
+        step_socket: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "contract_version", b"contract_version", "data_planes", b"data_planes", "draft", b"draft", "incarnation", b"incarnation", "max_rows", b"max_rows", "max_sessions", b"max_sessions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "contract_version", b"contract_version", "data_planes", b"data_planes", "draft", b"draft", "incarnation", b"incarnation", "max_rows", b"max_rows", "max_sessions", b"max_sessions", "step_socket", b"step_socket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,46 @@
+"""Steps by a local socket: the same tokens as by gRPC, and a killed draft costs speed only."""
+
+import signal
+
+import grpc
+import pytest
+
+from domino_serve.v1 import draft_pb2_grpc, verify_pb2_grpc
+from domino_serve.v1 import speculation_pb2 as spec
+from tests.recorded_models import PROMPTS
+from tests.services.processes import Process, running
+from tests.services.requests import Call, seat, start
+
+
+def begin(draft: Process, verify: Process, case: int, mode: spec.Mode.ValueType) -> Call:
+    channels = [grpc.insecure_channel(service.address) for service in (draft, verify)]
+    place = None
+    if mode != spec.MODE_AR:
+        place = seat(draft_pb2_grpc.DraftServiceStub(channels[0]), draft.address, mode=mode)
+    stub = verify_pb2_grpc.VerifyServiceStub(channels[1])
+    return start(stub, PROMPTS[case % len(PROMPTS)], 30 + 5 * case, place)
+
+
+@pytest.mark.parametrize("no_step_socket", [True, None])
+def test_tokens_are_the_same_by_either_way(no_step_socket: bool | None) -> None:
+    """A message cut or doubled on the way; a way that is never taken."""
+    with (
+        running("draft_service", no_step_socket=no_step_socket) as draft,
+        running("verify_service", width=6) as verify,
+    ):
+        expected = [begin(draft, verify, i, spec.MODE_AR).finish()[0] for i in range(4)]
+        calls = [begin(draft, verify, i, spec.MODE_DOMINO) for i in range(4)]
+        found = [call.finish() for call in calls]
+        assert [ids for ids, _ in found] == expected
+        assert sum(done.speculation.accepted_tokens for _, done in found) > 0
+        way = "GrpcSteps" if no_step_socket else "SocketSteps"
+        assert any(f"steps go by {way}" in line for line in verify.log)
+
+
+def test_a_killed_draft_costs_speed_only() -> None:
+    """Requests that wait for a draft whose socket is gone."""
+    with running("draft_service") as draft, running("verify_service", width=6) as verify:
+        expected = begin(draft, verify, 3, spec.MODE_AR).finish()[0]
+        call = begin(draft, verify, 3, spec.MODE_DOMINO)
+        assert draft.end(signal.SIGKILL) == -signal.SIGKILL
+        assert call.finish()[0] == expected

@@ -4,10 +4,13 @@ xformers is no dependency: have its folder on PYTHONPATH. Its op is called as it
 a graph as ours is; keys lie in its own order (pages by tokens by heads), values are the same.
 """
 
+import argparse
+import json
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -88,3 +91,16 @@ def _all(calls: Sequence[Callable[[], object]]) -> Callable[[], None]:
             call()
 
     return work
+
+
+def main() -> None:
+    """Compares and writes the rows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, required=True)
+    file: Path = parser.parse_args().json
+    rows = {"hardware": torch.cuda.get_device_name(), "rows": compare_attention()}
+    file.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Rows through GPU memory, on a driver made of this process' own memory."""
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from domino_serve.v1 import draft_pb2
+from serving.transport import cuda_driver, cuda_ipc
+from serving.transport.cuda_ipc import CudaPool, MappedCuda
+from serving.transport.plane import CUDA_IPC, INLINE
+from serving.transport.receiver import Receiver
+from serving.transport.sender import Sender
+from tests.transport.memory import COLUMNS, Pair, numbers
+
+SOURCE = Path(__file__).with_name("fake_cuda.c")
+COMPILER = shutil.which("cc")
+DEVICE = torch.device("cpu", 0)  # in the GPU's place, where torch puts tensors
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the fake driver is compiled")
+
+
+class NoEvent:
+    """Copies of the fake driver are done when they return."""
+
+    def record(self, stream: object) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    made = tmp_path_factory.mktemp("cuda") / "libcuda.so"
+    assert COMPILER is not None
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", str(made), str(SOURCE)], check=True)
+    return ctypes.CDLL(str(made))
+
+
+@pytest.fixture(autouse=True)
+def driver(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
+    """In the place of libcuda; every context that was entered is left again."""
+    library.fake_reset()
+    stream = SimpleNamespace(cuda_stream=0, synchronize=lambda: None)
+    monkeypatch.setattr(cuda_driver, "_library", lambda: library)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "Event", NoEvent)
+    yield library
+    assert library.fake_depth() == 0
+
+
+def pair(pool: CudaPool) -> Pair:
+    sender, receiver = Sender(), Receiver({CUDA_IPC: lambda offer: MappedCuda(offer, DEVICE)})
+    memory = pool.take()
+    answer = draft_pb2.StepResponse(offer=receiver.answer(memory.offer()))
+    assert sender.agree(memory, answer) is None, answer
+    return Pair(sender, receiver)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_arrive_as_they_were(dtype: torch.dtype) -> None:
+    """Prevents rows of another slot, a copy before its event, and one that is cut."""
+    both = pair(CudaPool(DEVICE))
+    sent = [numbers(count, dtype) + count for count in (1, 500)]
+    messages = [both.message(rows, number) for number, rows in enumerate(sent, start=1)]
+    assert {m.rows.WhichOneof("payload") for m in messages} == {"cuda_ipc"}
+    assert len({m.rows.cuda_ipc.slot for m in messages}) == 2
+    for message, rows in zip(messages, sent, strict=True):
+        assert torch.equal(both.taken(message, dtype), rows)
+    both.sender.answered(2)
+    assert torch.equal(both.taken(both.message(numbers(9)[::2], 3)), numbers(9)[::2])
+
+
+def test_what_was_taken_stays_when_the_slot_is_filled_again() -> None:
+    """A graph reads the rows after the next message may have come."""
+    both = pair(CudaPool(DEVICE))
+    taken = []
+    for number in range(1, 5):
+        taken.append(both.taken(both.message(numbers(3) + number, number)))
+        both.receiver.release()
+        both.sender.answered(number)
+    assert all(torch.equal(rows, numbers(3) + n) for n, rows in enumerate(taken, start=1))
+
+
+def test_memory_is_used_again_and_nothing_stays_open(driver: ctypes.CDLL) -> None:
+    """Each draft that comes and goes would cost 8 MiB of GPU memory; freeing it is not allowed."""
+    pool = CudaPool(DEVICE)
+    handles = set()
+    for _ in range(3):
+        both = pair(pool)
+        handles.add(pool_handle(both))
+        assert (driver.fake_opened(), driver.fake_events()) == (1, 2)
+        both.sender.close()
+        both.receiver.close()
+        assert (driver.fake_opened(), driver.fake_events()) == (0, 0)
+        assert both.sender.plane == INLINE
+    assert len(handles) == 1
+
+
+def pool_handle(both: Pair) -> bytes:
+    memory = both.sender._memory
+    assert memory is not None
+    return memory.offer().cuda_ipc.memory
+
+
+def offer_of(pool: CudaPool) -> draft_pb2.MemoryOffer:
+    return pool.take().offer()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        ({"memory": b"short"}, "has 64 bytes, not 5"),
+        ({"memory": bytes(64)}, r"cuIpcOpenMemHandle_v2: CUDA_ERROR_INVALID_VALUE \(1\)"),
+        ({"filled": [bytes(64)] * 2}, "cuIpcOpenEventHandle: CUDA_ERROR_INVALID_VALUE"),
+        ({"filled": []}, "0 events for 2 slots"),
+    ],
+)
+def test_offers_are_not_believed(
+    spoil: dict[str, object], reason: str, driver: ctypes.CDLL
+) -> None:
+    """Garbage must be an answer, and leave nothing open."""
+    offer = offer_of(CudaPool(DEVICE))
+    whole = {"memory": offer.cuda_ipc.memory, "filled": list(offer.cuda_ipc.filled)} | spoil
+    offer.cuda_ipc.CopyFrom(draft_pb2.CudaIpcMemory(**whole))  # type: ignore[arg-type]
+    receiver = Receiver({CUDA_IPC: lambda offer: MappedCuda(offer, DEVICE)})
+    answer = receiver.answer(offer)
+    assert re.search(reason, answer.refusal)
+    assert (driver.fake_opened(), driver.fake_events()) == (0, 0)
+
+
+def test_memory_smaller_than_said_is_refused(driver: ctypes.CDLL) -> None:
+    """Reading behind it would be a fault of the whole GPU."""
+    offer = offer_of(CudaPool(DEVICE))
+    offer.slot_bytes = 16 << 20
+    answer = Receiver({CUDA_IPC: lambda offer: MappedCuda(offer, DEVICE)}).answer(offer)
+    assert "bytes, not" in answer.refusal
+    assert (driver.fake_opened(), driver.fake_events()) == (0, 0)
+
+
+def test_another_process_memory_is_told_by_its_nonce() -> None:
+    """A handle of another host may open what happens to be there."""
+    pool = CudaPool(DEVICE)
+    memory, other = pool.take(), pool.take()
+    receiver = Receiver({CUDA_IPC: lambda offer: MappedCuda(offer, DEVICE)})
+    answer = draft_pb2.StepResponse(offer=receiver.answer(other.offer()))
+    assert Sender().agree(memory, answer) == "the draft found another nonce in it"
+
+
+def test_the_columns_of_rows_are_checked_first() -> None:
+    """The copy's size comes from the message."""
+    both = pair(CudaPool(DEVICE))
+    message = both.message(numbers(2), 1)
+    message.rows.shape[0] = 1 << 40
+    with pytest.raises(BadRequest, match="exceed 2 slots of 4194304 bytes"):
+        both.taken(message)
+    assert both.taken(both.message(numbers(2), 2)).shape == (2, COLUMNS)
+    assert both.sender.plane == cuda_ipc.CUDA_IPC

@@ -32,10 +32,13 @@ def target_copy(folder: Path, changes: dict[str, Tensor], **config: object) -> P
     return folder
 
 
-def options(target: Path = TARGET, draft: Path = DOMINO_SHIFT, **more: str) -> DraftServiceConfig:
+def options(
+    target: Path = TARGET, draft: Path = DOMINO_SHIFT, *, dtype: str = "float32", pool: str = "0"
+) -> DraftServiceConfig:
     return DraftServiceConfig(
-        target=target, draft=draft, threads=1, page_size=16, kv_tokens=256, max_sessions=2, **more
-    )  # type: ignore[arg-type]
+        target=target, draft=draft, threads=1, page_size=16, kv_tokens=256, max_sessions=2,
+        dtype=dtype, domino_candidates=pool,  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 def rows(count: int, columns: int = HIDDEN, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -97,9 +100,9 @@ def test_every_float_dtype_is_served(tmp_path: Path, dtype: str) -> None:
 def test_candidates() -> None:
     """A negative pool is refused; one of all tokens is mode 0 (tests/golden f3, pool 257)."""
     with pytest.raises(OptionError, match="domino_candidates"):
-        options(domino_candidates="-1")
+        options(pool="-1")
     for pool in (str(VOCAB), str(VOCAB + 1)):
-        load(options(domino_candidates=pool))
+        load(options(pool=pool))
 
 
 def test_a_draft_without_a_head_has_no_candidates(tmp_path: Path) -> None:
@@ -107,7 +110,7 @@ def test_a_draft_without_a_head_has_no_candidates(tmp_path: Path) -> None:
     without: dict[str, Tensor | None] = dict.fromkeys((GRU_IN, GRU_STATE, W1, W2))
     folder = draft_copy(tmp_path / "draft", tensors=without, nested={"projector_type": None})
     with pytest.raises(OptionError, match="Domino head"):
-        load(options(draft=folder, domino_candidates="64"))
+        load(options(draft=folder, pool="64"))
 
 
 @pytest.mark.parametrize("variables", [{"RANK": "2"}, {"RANK": "-1"}, {"RANK": "x"}])

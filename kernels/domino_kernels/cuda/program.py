@@ -4,12 +4,15 @@ Source and definitions in, a kernel out that takes one struct of parameters.
 """
 
 import ctypes
-import functools
+import hashlib
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from ..native.library import cache_dir
 
 HERE = Path(__file__).parent
 Definitions = Mapping[str, int]
@@ -64,19 +67,35 @@ class CudaKernel:
         _check(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(arguments), 0))
 
 
-@functools.cache
 def compiled(name: str, definitions: tuple[tuple[str, int], ...], architecture: str) -> bytes:
-    """The machine code; raises CudaError with the compiler's words."""
+    """The machine code, from the user's cache where it was compiled before."""
     from cuda.bindings import nvrtc
 
-    program = _check(nvrtc.nvrtcCreateProgram(source(name).encode(), b"", 0, [], []))
     options = [f"--gpu-architecture={architecture}", "-default-device", "--std=c++17"]
     options += [f"-D{key}={value}" for key, value in definitions]
+    text, version = source(name), _check(nvrtc.nvrtcVersion())
+    key = hashlib.sha256(f"{version} {options} {text}".encode()).hexdigest()[:16]
+    file = cache_dir() / f"{name}-{key}.cubin"
+    if file.exists():
+        return file.read_bytes()
+    binary = _compile(name, text, options)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as built:
+        built.write(binary)
+    Path(built.name).replace(file)  # several processes may do this at the same time
+    return binary
+
+
+def _compile(name: str, text: str, options: list[str]) -> bytes:
+    """Raises CudaError with the compiler's words."""
+    from cuda.bindings import nvrtc
+
+    program = _check(nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], []))
     (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = b" " * _check(nvrtc.nvrtcGetProgramLogSize(program))
         _check(nvrtc.nvrtcGetProgramLog(program, log))
-        raise CudaError(f"{name}.cu for {architecture}: {log.decode()}")
+        raise CudaError(f"{name}.cu: {log.decode()}")
     binary: bytes = b" " * _check(nvrtc.nvrtcGetCUBINSize(program))
     _check(nvrtc.nvrtcGetCUBIN(program, binary))
     return binary

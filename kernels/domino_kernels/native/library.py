@@ -46,7 +46,7 @@ def library() -> ctypes.CDLL | None:
 
 def _load() -> ctypes.CDLL:
     compiler = _compiler()
-    file = _cache_dir() / f"kernels-{_key(compiler)}.so"
+    file = cache_dir() / f"kernels-{_key(compiler)}.so"
     if not file.exists():
         _compile(compiler, file)
     loaded = ctypes.CDLL(str(file))
@@ -97,6 +97,7 @@ def _processor() -> str:
     return "\n".join(line for line in lines if line.startswith(("model name", "flags", "Features")))
 
 
-def _cache_dir() -> Path:
+def cache_dir() -> Path:
+    """Where compiled kernels of this user are kept."""
     home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return home / "domino-kernels"

@@ -20,7 +20,7 @@ from torch import Tensor
 import draft_service.load
 import verify_service.load
 from benchmarks.packages import read
-from benchmarks.provenance import tree
+from benchmarks.provenance import tree, versions
 from benchmarks.workloads import WORKLOADS
 from domino_cli.in_process import InProcess, collect
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET, resolve_model
@@ -135,6 +135,8 @@ def main() -> None:
         "goal": GOAL,
         "met": fraction <= GOAL,
         "lower_is_better": True,
+        "hardware": "counted on a CPU, for an H200's shared memory",
+        "versions": versions(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": "python -m benchmarks.certified_fraction --json FILE",
     }

@@ -18,6 +18,7 @@ import triton
 from torch import Tensor
 
 from benchmarks import rollout_checks
+from benchmarks.provenance import tree
 from benchmarks.rollout_generator import QWEN3_8B, QWEN36_27B, Generated, Shapes, generate
 from domino_kernels.rollout import Mode
 from domino_kernels.rollout_certified import LARGEST_BATCH
@@ -99,7 +100,7 @@ def time_target(name: str, shapes: Shapes, batches: tuple[int, ...], *, flat: bo
     return rows
 
 
-def figures(rows: list[Any], about: dict[str, str]) -> list[Any]:
+def figures(rows: list[Any], about: dict[str, Any]) -> list[Any]:
     """The issue's figures, lower is better except the ratios to SGLang."""
     found = []
 
@@ -160,13 +161,13 @@ def main() -> None:
     rows = time_target("8b", QWEN3_8B, (1, 8, 16, 32, 64), flat=False)
     rows += time_target("8b", QWEN3_8B, (1, 8), flat=True)
     rows += time_target("27b", QWEN36_27B, (1, 8, 64), flat=False)
-    about = {
+    about: dict[str, Any] = {
         "hardware": torch.cuda.get_device_name(),
-        "date": datetime.date.today().isoformat(),
-        "versions": f"torch {torch.__version__}, triton {triton.__version__}",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": {"torch": torch.__version__, "triton": triton.__version__},
         "command": COMMAND,
     }
-    result: dict[str, Any] = {"about": about, "weights": "generated", "rows": rows}
+    result: dict[str, Any] = {"about": about, "tree": tree(), "weights": "generated", "rows": rows}
     result |= {"figures": figures(rows, about), "proofs": proofs}
     options.json.write_text(json.dumps(result, indent=1) + "\n")
     print(table(rows))

@@ -20,6 +20,7 @@ import torch.multiprocessing as mp
 import triton
 
 from benchmarks.gpu_rollout import POOL, PROPOSALS, base_only, replay_ms
+from benchmarks.provenance import tree
 from benchmarks.rollout_checks import CheckFailed, same, small
 from benchmarks.rollout_generator import QWEN36_27B, Generated, Shapes, generate
 from domino_kernels.rollout import DominoRollout, Mode
@@ -139,10 +140,10 @@ def rank_main(rank: int, port: int, out: str, tiny: bool) -> None:
 
 def report(rows: list[dict[str, Any]], proofs: list[str], out: str) -> None:
     """Writes the JSON file and prints the table beside the seed's."""
-    about = {
+    about: dict[str, Any] = {
         "hardware": f"{RANKS} x {torch.cuda.get_device_name()}",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": f"torch {torch.__version__}, triton {triton.__version__}",
+        "versions": {"torch": torch.__version__, "triton": triton.__version__},
         "command": COMMAND,
     }
     found = []
@@ -163,7 +164,8 @@ def report(rows: list[dict[str, Any]], proofs: list[str], out: str) -> None:
                 found.append(figure | {"lower_is_better": True} | about)
     for figure in found:
         print(figure["id"], figure["value"], "goal", figure["goal"], figure["met"])
-    result = {"about": about, "weights": "generated", "rows": rows, "figures": found}
+    result = {"about": about, "tree": tree(), "weights": "generated", "rows": rows}
+    result |= {"figures": found}
     Path(out).write_text(json.dumps(result | {"proofs": proofs}, indent=1) + "\n")
 
 

@@ -27,6 +27,7 @@ from domino_cli.in_process import InProcess, collect
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.target_config import open_target
+from serving.transport.plane import IN_PROCESS, Plane
 from verify_service.config import VerifyConfig
 from verify_service.gpu_load import load_gpu_executor
 from verify_service.gpu_rows import ragged_rows
@@ -48,6 +49,8 @@ class EchoLink:
     max_rows: int = 4096
     context_id: int = 0
     late_answers: int = 0
+    projection: int = 0
+    plane: Plane = IN_PROCESS
     projection: int = 0
     alive: bool = True
     _ticket: dict[int, int] = field(default_factory=dict)

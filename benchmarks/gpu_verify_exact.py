@@ -49,7 +49,6 @@ class EchoLink:
     max_rows: int = 4096
     context_id: int = 0
     late_answers: int = 0
-    projection: int = 0
     plane: Plane = IN_PROCESS
     projection: int = 0
     alive: bool = True

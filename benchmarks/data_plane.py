@@ -40,6 +40,8 @@ HELLO = pb.HandshakeRequest(
     draft=verify_pb2.DraftFingerprint(content_hash="null"),
 )
 WAIT_S = 30.0
+PLANES = ("inline", "shm", "cuda-ipc")
+BASE = "inline, grpc tcp"
 
 
 class Link(Protocol):
@@ -113,18 +115,19 @@ def measure(device: torch.device, draft_device: str, steps: int) -> list[Cell]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         options = {"device": draft_device, "hidden": HIDDEN, "dtype": DTYPE}
-        tcp = stack.enter_context(started("benchmarks.null_draft", options))
-        socket = {"listen": f"unix:{folder}/draft.sock"}
-        unix = stack.enter_context(started("benchmarks.null_draft", {**options, **socket}))
+        ways: dict[str, dict[str, object]] = {
+            "grpc tcp": {},
+            "grpc unix": {"listen": f"unix:{folder}/draft.sock"},
+            "socket": {"step_socket": True},
+        }
         links: dict[str, Link] = {"in-process": InProcess(torch.device(draft_device))}
-        for plane in ("inline", "shm", "cuda-ipc"):
-            if plane == "cuda-ipc" and device.type != "cuda":
-                continue
-            for kind, address in (("tcp", tcp.address), ("unix", unix.address)):
+        for way, own in ways.items():
+            peer = stack.enter_context(started("benchmarks.null_draft", {**options, **own}))
+            for plane in PLANES if device.type == "cuda" else PLANES[:2]:
                 memories = offered(plane, device)
-                link = GrpcDraftLink(address, _greeting(memories), WAIT_S, memories=memories)
+                link = GrpcDraftLink(peer.address, _greeting(memories), WAIT_S, memories=memories)
                 stack.callback(link.close)
-                links[f"{NAMES[link.plane]} {kind}"] = link
+                links[f"{NAMES[link.plane]}, {way}"] = link
         return [
             cell
             for sessions, rows in STEPS
@@ -172,9 +175,9 @@ def _request(sessions: int, rows: int, number: int) -> pb.StepRequest:
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """Ratios are of medians, over inline by TCP at the same size."""
-    base = {(c.sessions, c.rows): c.at(50) for c in cells if c.plane == "inline tcp"}
-    head = ("plane", "sessions", "rows", "KiB", "p50 ms", "p99 ms", "of inline tcp")
+    """Ratios are of medians, over BASE at the same size."""
+    base = {(c.sessions, c.rows): c.at(50) for c in cells if c.plane == BASE}
+    head = ("plane", "sessions", "rows", "KiB", "p50 ms", "p99 ms", "of inline, tcp")
     rows = [
         (
             cell.plane, str(cell.sessions), str(cell.rows), f"{cell.kib:g}", f"{cell.at(50):.3f}",

@@ -4,6 +4,7 @@ What a step costs beside the models: benchmarks.data_plane sends to it.
 """
 
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,8 @@ from serving.server import Server
 from serving.service_options import ServiceOptions
 from serving.tensors import DTYPES
 from serving.transport.choice import taken
+from serving.transport.frames import Frames
+from serving.transport.frames_listener import FramesListener
 from serving.transport.receiver import Receiver
 
 SERVICE: Final = "domino_serve.v1.DraftService"
@@ -34,6 +37,7 @@ class NullDraftConfig(ServiceOptions):
     device: str = field("cpu", help="where rows go")
     hidden: int = field(4096, help="values of a row")
     dtype: str = field("bfloat16", help="of a row")
+    step_socket: bool = field(False, help="steps go by a local socket, not by gRPC")
 
 
 class NullDraft:
@@ -46,18 +50,37 @@ class NullDraft:
         shape = (MAX_ROWS, config.hidden)
         self._projected = torch.zeros(shape, dtype=self._dtype, device=self._device)
         self._kinds = taken("auto", self._device)
+        self._listener = FramesListener() if config.step_socket else None
+        if self._listener:
+            threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def Handshake(
         self, request: pb.HandshakeRequest, context: grpc.ServicerContext
     ) -> pb.HandshakeResponse:
         planes = [plane for plane in request.data_planes if plane in self._kinds]
-        return pb.HandshakeResponse(draft=request.draft, max_rows=MAX_ROWS, data_planes=planes)
+        return pb.HandshakeResponse(
+            draft=request.draft,
+            max_rows=MAX_ROWS,
+            data_planes=planes,
+            step_socket=self._listener.name if self._listener else "",
+        )
 
     def Step(
         self, request_iterator: Iterator[pb.StepRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.StepResponse]:
+        yield from self._answers(request_iterator)
+
+    def _accept(self, listener: FramesListener) -> None:
+        while frames := listener.accept():
+            threading.Thread(target=self._serve, args=(frames,), daemon=True).start()
+
+    def _serve(self, frames: Frames) -> None:
+        for answer in self._answers(frames.messages(pb.StepRequest)):
+            frames.send(answer, None)
+
+    def _answers(self, requests: Iterator[pb.StepRequest]) -> Iterator[pb.StepResponse]:
         receiver = Receiver(self._kinds)
-        for request in request_iterator:
+        for request in requests:
             yield self._compute.run(partial(self._answer, receiver, request))
         self._compute.run(receiver.close)
 

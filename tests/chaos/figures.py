@@ -1,7 +1,8 @@
 """Results of the chaos runs in, the figures that have goals out."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.provenance import Origin, cpu, versions
@@ -13,86 +14,91 @@ MORE_THREADS: Final = 24
 PEERS: Final = 2  # a segment each
 
 
-def figures(
-    results: Mapping[str, Result], origin: Origin, args: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Of the runs that were made; a goal holds for a run of that length."""
-    found: list[dict[str, Any]] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A figure; `also`: what has to hold besides for the goal to be met. runs: it is made of."""
 
-    def add(
-        *runs: Result, id_: str, value: float, unit: str, goal: float, lower: bool, also: bool
-    ) -> None:
-        met = bool((value <= goal if lower else value >= goal) and also)
-        kept = {"id": id_, "value": value, "unit": unit, "goal": goal, "lower_is_better": lower}
-        machines = dict.fromkeys(run.get("hardware", str(cpu())) for run in runs)
-        kept |= {"hardware": "; ".join(machines), "date": origin.date, "versions": versions()}
-        found.append({**kept, "command": origin.command, "met": met})
+    id: str
+    runs: Sequence[Result]
+    value: float
+    unit: str
+    goal: float = 0
+    lower: bool = True
+    also: bool = True
 
-    if run := results.get("draft_kill"):
-        add(
-            run,
-            id_="chaos_draft_kill_identical",
-            value=run["identical"],
-            unit=f"streams identical of {run['streams']}, {run['hit']} of them hit",
-            goal=args.draft_streams,
-            lower=False,
-            also=run["longest_gap_s"] <= 1.0 and not run["leaks"],
-        )
-    if run := results.get("verify_kill"):
-        others = [results[name] for name in ("rank_kill", "freeze") if name in results]
-        add(
-            *(run, *others),
-            id_="chaos_verify_kill_identical",
-            value=run["identical"],
-            unit=f"streams identical of {run['streams']}, {run['hit']} of them hit",
-            goal=args.verify_streams,
-            lower=False,
-            also=not run["leaks"] and all(o["identical"] == o["streams"] for o in others),
-        )
-    if run := results.get("cancels"):
-        add(
-            run,
-            id_="chaos_cancel_leaks",
-            value=sum(run["leaks"].values()) + run["neighbours_wrong"],
-            unit=f"held after {run['cancels']} cancels, wrong neighbours added",
-            goal=0,
-            lower=True,
-            also=run["cancels"] >= args.cancels,
-        )
-    if run := results.get("fuzz"):
-        counts = [rpc["messages"] for rpc in run.values()]
-        add(
-            *run.values(),
-            id_="fuzz_failures",
-            value=sum(len(rpc["failures"]) + len(rpc.get("held", ())) for rpc in run.values()),
-            unit=f"crashes and hangs of {sum(counts)} messages, {min(counts)} or more to each of "
-            f"{len(run)} RPCs",
-            goal=0,
-            lower=True,
-            also=min(counts) >= args.messages,
-        )
-    if run := results.get("soak"):
-        flat = all(map(_is_steady, run["memory"])) and not run["leaks"]
-        add(
-            run,
-            id_="soak_wrong_tokens",
-            value=run["wrong"],
-            unit=f"wrong answers of {run['requests']} in {run['seconds']} s",
-            goal=0,
-            lower=True,
-            also=flat and not run["failed"] and run["seconds"] >= args.soak_s,
-        )
-    if run := results.get("rolling"):
-        add(
-            run,
-            id_="rolling_update_failed_requests",
-            value=run["failed"],
-            unit=f"of {run['requests']} requests",
-            goal=0,
-            lower=True,
-            also=not (run["wrong"] or run["leaks"]),
-        )
-    return found
+    def as_json(self, origin: Origin) -> dict[str, Any]:
+        kept = self.value <= self.goal if self.lower else self.value >= self.goal
+        machines = dict.fromkeys(run.get("hardware", str(cpu())) for run in self.runs)
+        return {
+            "id": self.id,
+            "value": self.value,
+            "unit": self.unit,
+            "goal": self.goal,
+            "lower_is_better": self.lower,
+            "hardware": "; ".join(machines),
+            "date": origin.date,
+            "versions": versions(),
+            "command": origin.command,
+            "met": bool(kept and self.also),
+        }
+
+
+def _draft_kill(run: Result, args: argparse.Namespace) -> Found:
+    return Found(
+        id="chaos_draft_kill_identical",
+        runs=[run],
+        value=run["identical"],
+        unit=f"streams identical of {run['streams']}, {run['hit']} of them hit",
+        goal=args.draft_streams,
+        lower=False,
+        also=run["longest_gap_s"] <= 1.0 and not run["leaks"],
+    )
+
+
+def _verify_kill(run: Result, args: argparse.Namespace, *others: Result) -> Found:
+    """others: of a rank killed and of a group frozen."""
+    return Found(
+        id="chaos_verify_kill_identical",
+        runs=[run, *others],
+        value=run["identical"],
+        unit=f"streams identical of {run['streams']}, {run['hit']} of them hit",
+        goal=args.verify_streams,
+        lower=False,
+        also=not run["leaks"] and all(o["identical"] == o["streams"] for o in others),
+    )
+
+
+def _cancels(run: Result, args: argparse.Namespace) -> Found:
+    return Found(
+        id="chaos_cancel_leaks",
+        runs=[run],
+        value=sum(run["leaks"].values()) + run["neighbours_wrong"],
+        unit=f"held after {run['cancels']} cancels, wrong neighbours added",
+        also=run["cancels"] >= args.cancels,
+    )
+
+
+def _fuzz(run: Result, args: argparse.Namespace) -> Found:
+    counts = [rpc["messages"] for rpc in run.values()]
+    total, least = sum(counts), min(counts)
+    return Found(
+        id="fuzz_failures",
+        runs=list(run.values()),
+        value=sum(len(rpc["failures"]) + len(rpc.get("held", ())) for rpc in run.values()),
+        unit=f"crashes and hangs of {total} messages, {least} or more to each of {len(run)} RPCs",
+        also=least >= args.messages,
+    )
+
+
+def _soak(run: Result, args: argparse.Namespace) -> Found:
+    steady = all(map(_is_steady, run["memory"])) and not run["leaks"]
+    return Found(
+        id="soak_wrong_tokens",
+        runs=[run],
+        value=run["wrong"],
+        unit=f"wrong answers of {run['requests']} in {run['seconds']} s",
+        also=steady and not run["failed"] and run["seconds"] >= args.soak_s,
+    )
 
 
 def _is_steady(service: Result) -> bool:
@@ -100,6 +106,38 @@ def _is_steady(service: Result) -> bool:
     most = {"more_files": MORE_FILES, "more_threads": MORE_THREADS, "more_segments": PEERS}
     few = all(service.get(name, 0) <= count for name, count in most.items())
     return bool(service["is_flat"] and few)
+
+
+def _rolling(run: Result, args: argparse.Namespace) -> Found:
+    return Found(
+        id="rolling_update_failed_requests",
+        runs=[run],
+        value=run["failed"],
+        unit=f"of {run['requests']} requests",
+        also=not (run["wrong"] or run["leaks"]),
+    )
+
+
+# By run, with the runs whose results a figure takes in.
+JUDGES: Final[dict[str, tuple[Callable[..., Found], Sequence[str]]]] = {
+    "draft_kill": (_draft_kill, ()),
+    "verify_kill": (_verify_kill, ("rank_kill", "freeze")),
+    "cancels": (_cancels, ()),
+    "fuzz": (_fuzz, ()),
+    "soak": (_soak, ()),
+    "rolling": (_rolling, ()),
+}
+
+
+def figures(
+    results: Mapping[str, Result], origin: Origin, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Of the runs that were made; a goal holds for a run of that length."""
+    return [
+        judge(results[name], args, *(results[o] for o in others if o in results)).as_json(origin)
+        for name, (judge, others) in JUDGES.items()
+        if name in results
+    ]
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:

@@ -51,7 +51,7 @@ demo: setup ## answer three prompts in AR, DFlash and Domino mode on this machin
 test: setup ## run the tests, two files at a time (WORKERS=N for more; 0: one by one)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-chaos: setup ## kill, flood, update and fuzz the services for about an hour; figures in benchmarks/
+chaos: setup ## kill, flood, update and fuzz the services for an hour and a half; figures in benchmarks/
 	@$(BIN)/python -m tests.chaos --json benchmarks/chaos.json
 
 lint: setup ## ruff, mypy --strict, buf lint

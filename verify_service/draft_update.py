@@ -46,8 +46,9 @@ class DraftUpdates:
 
         try:
             number, rows = self._engine.commands.call(install)
-        except RuntimeError as error:  # a device's memory may be full
-            raise DraftUnavailable(f"draft service {address}", str(error)) from error
+        except (RuntimeError, TimeoutError) as error:  # a device is full, or in a long step
+            peer = f"draft service {address}"
+            raise DraftUnavailable(peer, f"its projection cannot be used: {error}") from error
         new.self_test_rows.CopyFrom(to_message(rows))
         log.info("took over the projection of draft %s from %s", new.draft.name, address)
         return Version(new, number)

@@ -132,7 +132,8 @@ def adversarial(
                 raise CheckFailed("a tie did not take the lowest id")
             if name.startswith(("all", "equal")) and bool((ids != 0).any()):
                 raise CheckFailed(f"{name}: ids are not all 0")
-        yield f"{name}, {'one launch' if exact.resident else 'several launches'}: certified equals mode 0"
+        kind = "one launch" if exact.resident else "several launches"
+        yield f"{name}, {kind}: certified equals mode 0"
 
 
 def graph_equals_eager(device: str) -> str:

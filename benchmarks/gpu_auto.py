@@ -25,7 +25,7 @@ from verify_service.table_width import TableWidth
 COMMAND = "python -m benchmarks.gpu_auto --json FILE"
 LABEL = "RANDOM WEIGHTS, SYNTHETIC ACCEPTANCE, Qwen3-8B shapes, bfloat16"
 CONCURRENCIES, CONTEXTS, MOST_TOKENS = (1, 8, 32, 64, 128), (640, 4096, 16384), 530_000
-NEW, WARM_UP = 160, 96
+NEW, WARM_UP = 112, 64
 TOKENS = MOST_TOKENS + max(CONCURRENCIES) * (NEW + 256)
 WIDTHS = (8, 16)
 RATES = {"high": 0.88, "low": 0.5, "poor": 0.2}  # 7.25, 2.0 and 1.25 tokens a step of width 16

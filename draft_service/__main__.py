@@ -5,7 +5,7 @@ import sys
 
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc
 from draft_service.config import DraftServiceConfig
-from serving.compute_thread import ComputeThread
+from serving.compute_thread import ComputeThread, Here, Runs
 from serving.options import parse
 from serving.process import run
 from serving.server import Server
@@ -39,7 +39,7 @@ def main() -> int:
     loaded = compute.run(lambda: load(config))
     servicer = DraftServicer(
         loaded,
-        compute,
+        _where(config.device, compute),
         hidden=loaded.target.hidden_size,
         dtype=DTYPES[config.dtype],
         ttl_s=config.ticket_ttl_s,
@@ -52,6 +52,16 @@ def main() -> int:
     code = server.wait(on_drain=servicer.end_streams)
     loaded.end()
     return code
+
+
+def _where(device: str, compute: ComputeThread) -> Runs:
+    """What runs the steps: on a GPU the thread that a stream has."""
+    import torch
+
+    if torch.device(device).type != "cuda":
+        return compute
+    index = compute.run(torch.cuda.current_device)  # the one that the model was loaded on
+    return Here(lambda: torch.cuda.set_device(index))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from draft_service.load import Loaded
 from draft_service.metrics import count_step, watch_streams
 from draft_service.session_traces import SessionTraces
 from draft_service.update import projection_parts, read_update, swap
-from serving.compute_thread import ComputeThread
+from serving.compute_thread import Runs
 from serving.errors import Draining, ServingError
 from serving.guard import guard
 from serving.transport.frames import Frames, FramesEnded
@@ -42,7 +42,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     def __init__(
         self,
         loaded: Loaded,
-        compute: ComputeThread,
+        compute: Runs,
         *,
         hidden: int,
         dtype: torch.dtype,

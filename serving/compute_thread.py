@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -38,3 +38,23 @@ class ComputeThread:
             except BaseException as error:
                 future.set_exception(error)
             del job, future  # what they hold would live until the next job
+
+
+class Runs(Protocol):
+    """Where jobs are run."""
+
+    def run(self, job: Callable[[], T]) -> T:
+        """What the job returns, or raises."""
+        ...
+
+
+class Here:
+    """Runs jobs in the thread that asks: a GPU's steps need no thread of their own, and waking one
+    takes longer than some of them. `prepare` comes before each job."""
+
+    def __init__(self, prepare: Callable[[], object]) -> None:
+        self._prepare = prepare
+
+    def run(self, job: Callable[[], T]) -> T:
+        self._prepare()
+        return job()

@@ -6,11 +6,12 @@ from typing import Any, Final
 
 import torch
 
-from domino_serve.v1 import draft_pb2, verify_pb2
+from domino_serve.v1 import draft_pb2, tensor_pb2, verify_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1.sampling_pb2 import Sampling
 from serving.contract import CONTRACT_VERSION
-from serving.tensors import to_message
+from serving.tensors import data_type, to_message
+from serving.transport.shm import OwnShm
 from tests.fuzz.calls import Outcome, call, converse
 from tests.fuzz.messages import Fuzzer
 from tests.recorded_models import DOMINO_SHIFT, HIDDEN, PROMPTS
@@ -67,30 +68,38 @@ def _draft(draft: Draft) -> list[Target]:
 
 
 def _steps(draft: Draft, fuzzer: Fuzzer, count: int) -> Iterator[tuple[int, Outcome]]:
-    """Streams whose first messages are right, so that later ones meet an open session."""
-    left = count
+    """Streams whose first messages are right, so that later ones meet an open session; the rows of
+    every other stream are in shared memory."""
+    left, streams = count, 0
     while left > 0:
+        memory = OwnShm(slots=2, slot_bytes=4096) if streams % 2 else None
+        ticket = draft.loaded.engine.reserve(spec.MODE_DOMINO, 60)
+        good = _good_steps(ticket, draft.loaded.engine.context_id, memory)
         sent: list[draft_pb2.StepRequest] = []
-
-        def requests(
-            sent: list[draft_pb2.StepRequest] = sent, most: int = min(STREAM, left)
-        ) -> Iterator[draft_pb2.StepRequest]:
-            ticket = draft.loaded.engine.reserve(spec.MODE_DOMINO, 60)
-            good = _good_steps(ticket, draft.loaded.engine.context_id)
-            for index in range(most):
-                seed = good[min(index, len(good) - 1)]
-                spoil = index >= len(good) or fuzzer.rng.random() < 0.3
-                sent.append(fuzzer.spoiled(seed) if spoil else seed)
-                yield sent[-1]
-
-        outcome = converse(draft.servicer.Step, requests())
-        left -= len(sent)
+        requests = _spoiled_steps(fuzzer, good, min(STREAM, left), sent)
+        outcome = converse(draft.servicer.Step, requests)
+        if memory:
+            memory.close()
+        left, streams = left - len(sent), streams + 1
         yield len(sent), outcome
 
 
-def _good_steps(ticket: str, context_id: int) -> list[draft_pb2.StepRequest]:
+def _spoiled_steps(
+    fuzzer: Fuzzer,
+    good: Sequence[draft_pb2.StepRequest],
+    most: int,
+    sent: list[draft_pb2.StepRequest],
+) -> Iterator[draft_pb2.StepRequest]:
+    """Good ones, most of them as they are, then the last one over and over, each spoiled."""
+    for index in range(most):
+        seed = good[min(index, len(good) - 1)]
+        spoil = index >= len(good) or fuzzer.rng.random() < 0.3
+        sent.append(fuzzer.spoiled(seed) if spoil else seed)
+        yield sent[-1]
+
+
+def _good_steps(ticket: str, context_id: int, memory: OwnShm | None) -> list[draft_pb2.StepRequest]:
     """Opens a session, gives it three rows, then asks for proposals twice."""
-    rows = torch.zeros(3, HIDDEN)
     opening = draft_pb2.SessionOpen(
         session=1, ticket=ticket, mode=spec.MODE_DOMINO, context_id=context_id
     )
@@ -102,9 +111,29 @@ def _good_steps(ticket: str, context_id: int) -> list[draft_pb2.StepRequest]:
         for i in range(2)
     ]
     return [
-        draft_pb2.StepRequest(opens=[opening], steps=[first], rows=to_message(rows)),
-        *(draft_pb2.StepRequest(steps=[step], rows=to_message(rows[:1])) for step in asking),
+        draft_pb2.StepRequest(
+            opens=[opening],
+            steps=[first],
+            rows=_rows(3, 1, memory),
+            sequence_number=1,
+            offer=memory.offer() if memory else None,
+        ),
+        *(
+            draft_pb2.StepRequest(steps=[step], rows=_rows(1, n, memory), sequence_number=n)
+            for n, step in enumerate(asking, start=2)
+        ),
     ]
+
+
+def _rows(count: int, number: int, memory: OwnShm | None) -> tensor_pb2.Tensor:
+    """For the message of that number."""
+    rows = torch.zeros(count, HIDDEN)
+    if memory is None:
+        return to_message(rows)
+    slot = number % 2
+    memory.fill(slot, rows, number)
+    place = tensor_pb2.MemorySlot(slot=slot, sequence_number=number)
+    return tensor_pb2.Tensor(dtype=data_type(rows), shape=rows.shape, shm=place)
 
 
 def _verify(draft: Draft, verify: Verify) -> list[Target]:

@@ -13,9 +13,11 @@ AR, DFLASH, DOMINO = spec.MODE_AR, spec.MODE_DFLASH, spec.MODE_DOMINO
 Services = tuple[Draft, Verify]
 
 
-@pytest.fixture(scope="module")
-def services() -> Iterator[Services]:
-    with serve_draft() as draft, serve_verify(prefill_tokens=16) as verify:
+@pytest.fixture(scope="module", params=["inline", "shm"])
+def services(request: pytest.FixtureRequest) -> Iterator[Services]:
+    """By each data plane of a CPU; in-process is that of tests/exactness."""
+    plane: str = request.param
+    with serve_draft() as draft, serve_verify(prefill_tokens=16, data_plane=plane) as verify:
         yield draft, verify
 
 

@@ -14,7 +14,7 @@ import grpc
 import torch
 
 from domino_serve.v1 import draft_pb2 as pb
-from serving.compute_thread import ComputeThread
+from serving.compute_thread import ComputeThread, Here, Runs
 from serving.options import field, parse
 from serving.process import run
 from serving.server import Server
@@ -44,7 +44,7 @@ class NullDraft:
     """Copies rows to where a draft's kernels read them, then answers; of DraftService's calls it
     has the two that a link needs."""
 
-    def __init__(self, config: NullDraftConfig, compute: ComputeThread) -> None:
+    def __init__(self, config: NullDraftConfig, compute: Runs) -> None:
         self._dtype, self._hidden, self._compute = DTYPES[config.dtype], config.hidden, compute
         self._device = torch.device(config.device)
         shape = (MAX_ROWS, config.hidden)
@@ -118,7 +118,9 @@ def handlers(servicer: NullDraft) -> grpc.GenericRpcHandler:
 def main() -> int:
     config = parse(NullDraftConfig, prog="python -m benchmarks.null_draft", description="Null.")
     server = Server("null-draft", host=config.host, port=config.port, grace_s=1.0, options=config)
-    compute = ComputeThread("null-draft")
+    compute: Runs = ComputeThread("null-draft")
+    if config.device.startswith("cuda"):
+        compute = Here(lambda: torch.cuda.set_device(config.device))
     servicer = compute.run(lambda: NullDraft(config, compute))
     server.grpc.add_generic_rpc_handlers((handlers(servicer),))
     server.start(SERVICE)

@@ -153,9 +153,9 @@ class DominoRollout:
             self.resident.run(base, from_hidden, keys, ids)
             return ids
         self._steps.run(0, keys, 1, from_hidden[0], ids)
-        parts = self._first(base[0])
+        parts = self._first(base[0], n)
         if self._pool is not None and n > 1:
-            self._pool.select(base[1:])
+            parts = self._pool.select(base[1:], keys, parts)
         for j in range(1, n):
             state = self._steps.run(j, keys, parts, from_hidden[j], ids, early=self._early(j))
             parts = self._score(j, state, base[j])
@@ -166,7 +166,8 @@ class DominoRollout:
         """Whether the kernel before the step's first is the only one that it waits for."""
         return True
 
-    def _first(self, base: Tensor) -> int:
+    def _first(self, base: Tensor, n: int) -> int:
+        """Keys of the first of n tokens; returns their parts."""
         return first_token(base, self._keys, self._offset)
 
     def _check(self, hidden: Tensor, current: Tensor) -> tuple[int, int]:

@@ -2,8 +2,9 @@
 # @triton.jit functions take values of the kernel language, which has no types for mypy
 """Mode K over several ranks without whole logits: each rank's best tokens in, one pool out.
 
-A rank offers the K best of its own tokens as keys; all ranks keep the K best of what was gathered
-(the lowest ids on ties), fill in the base logits they hold, and add up the ranks' parts.
+A rank offers the K best of its own tokens as keys, and its key of the first token; all ranks keep
+the K best of what was gathered (the lowest ids on ties), fill in the base logits they hold, and add
+up the ranks' parts.
 """
 
 import torch
@@ -23,7 +24,7 @@ def _offer_kernel(scores, places, keys, count, first, K: tl.constexpr, T: tl.con
     score = tl.load(scores + at, k < count, -float("inf"))
     token = tl.load(places + at, k < count, 0).to(tl.int32) + first
     key = tl.where(k < count, pack_key(score, token), LOWEST_KEY)
-    tl.store(keys + request * K + k, key, k < K)
+    tl.store(keys + request * (K + 1) + k, key, k < K)  # the last one is the first token's
 
 
 @triton.jit
@@ -51,18 +52,22 @@ class CompactPool(PoolScorer):
         self._shard, self._offers = shard, min(candidates, shard.padded)
         new, most = torch.empty, max_batch * candidates
         self._all_ids = new(most, dtype=torch.int64, device=w2.device)
-        self._keys = new(max_batch * self._offers, dtype=torch.int64, device=w2.device)
+        self._keys = new(max_batch * (self._offers + 1), dtype=torch.int64, device=w2.device)
 
-    def select(self, base: Tensor) -> None:
-        """base [n - 1, B, this rank's tokens] of the steps with a correction."""
+    def select(self, base: Tensor, keys: Tensor, parts: int) -> int:
+        """base [n - 1, B, this rank's tokens] of the steps with a correction; keys [parts, B]: this
+        rank's of the first token, which become those of all ranks."""
         (steps, batch, tokens), size, shard = base.shape, self._size, self._shard
         count, tile = min(self._offers, tokens), 1024
         scores, places = base.amax(0).topk(count, sorted=False)
-        offered = self._keys[: batch * self._offers].view(batch, self._offers)
+        offered = self._keys[: batch * (self._offers + 1)].view(batch, self._offers + 1)
+        torch.amax(keys[: parts * batch].view(parts, batch), 0, out=offered[:, -1])
         _offer_kernel[batch, triton.cdiv(self._offers, tile)](
             scores, places, offered, count, shard.start, K=self._offers, T=tile
         )
-        merged = shard.gathered(offered).transpose(0, 1).reshape(batch, -1)
+        gathered = shard.gathered(offered)
+        torch.amax(gathered[..., -1], 0, out=keys[:batch])
+        merged = gathered[..., :-1].transpose(0, 1).reshape(batch, -1)
         best = merged.topk(size, sorted=False).values
         self._ids = self._all_ids[: batch * size].view(batch, size)
         self._scores = self._base[: steps * batch * size].view(steps, batch, size)
@@ -73,3 +78,4 @@ class CompactPool(PoolScorer):
         shard.total(self._scores)
         rows = self._rows[: batch * size]
         torch.index_select(self._w2, 0, self._ids.flatten(), out=rows)
+        return 1

@@ -36,14 +36,18 @@ class PoolScorer:
         self._rows = new(max_batch * candidates, w2.shape[1], dtype=w2.dtype, device=w2.device)
         self._base = new(max_batch * (proposals - 1) * candidates, device=w2.device)
 
-    def select(self, base: Tensor) -> None:
-        """base [n - 1, B, V] of the steps with a correction: picks every request's pool."""
+    def select(self, base: Tensor, keys: Tensor, parts: int) -> int:
+        """base [n - 1, B, V] of the steps with a correction: picks every request's pool.
+
+        keys [parts, B]: the first token's; returns its parts, more or less of them if it must.
+        """
         steps, batch, _ = base.shape
         self._ids = base.amax(0).topk(self._size, sorted=False).indices
         rows = self._rows[: batch * self._size]
         torch.index_select(self._w2, 0, self._ids.flatten(), out=rows)
         self._scores = self._base[: steps * batch * self._size].view(steps, batch, self._size)
         torch.gather(base, 2, self._ids.expand(steps, -1, -1), out=self._scores)
+        return parts
 
     def score(self, step: int, state: Tensor, keys: Tensor) -> int:
         """step counts corrected steps from 0 -> the candidates' keys [parts, B]; returns parts."""

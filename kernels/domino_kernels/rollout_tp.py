@@ -68,9 +68,10 @@ class TpRollout(DominoRollout):
         whole = self._shard.gathered(local).transpose(0, 1).reshape(len(packed), -1)
         return whole[:, : self._shard.vocab]
 
-    def _first(self, base: Tensor) -> int:
-        parts = DominoRollout._first(self, base)
-        return parts if self._way == "gather" else self._exchange(parts, len(base))
+    def _first(self, base: Tensor, n: int) -> int:
+        parts = DominoRollout._first(self, base, n)
+        later = self._way == "compact" and n > 1  # with what the pool is made of
+        return parts if later or self._way == "gather" else self._exchange(parts, len(base))
 
     def _score(self, j: int, state: Tensor, base: Tensor) -> int:
         parts = DominoRollout._score(self, j, state, base)

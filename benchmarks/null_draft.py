@@ -120,7 +120,8 @@ def main() -> int:
     server = Server("null-draft", host=config.host, port=config.port, grace_s=1.0, options=config)
     compute: Runs = ComputeThread("null-draft")
     if config.device.startswith("cuda"):
-        compute = Here(lambda: torch.cuda.set_device(config.device))
+        index = torch.device(config.device).index or 0
+        compute = Here(lambda: torch.cuda.set_device(index))
     servicer = compute.run(lambda: NullDraft(config, compute))
     server.grpc.add_generic_rpc_handlers((handlers(servicer),))
     server.start(SERVICE)

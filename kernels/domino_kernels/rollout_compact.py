@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .rollout_device import LOWEST_KEY, key_token, pack_key
+from .rollout_peers import shared_sums
 from .rollout_pool import PoolScorer
 from .rollout_shard import VocabShard
 
@@ -52,6 +53,9 @@ class CompactPool(PoolScorer):
         self._shard, self._offers = shard, min(candidates, shard.padded)
         new, most = torch.empty, max_batch * candidates
         self._all_ids = new(most, dtype=torch.int64, device=w2.device)
+        device, size = w2.device, max_batch * (proposals - 1) * candidates
+        self._peers = shared_sums(size, shard.group, device)
+        self._base = self._peers.own if self._peers else self._base
         self._keys = new(max_batch * (self._offers + 1), dtype=torch.int64, device=w2.device)
 
     def select(self, base: Tensor, keys: Tensor, parts: int) -> int:
@@ -75,7 +79,11 @@ class CompactPool(PoolScorer):
             best, base, self._ids, self._scores, batch, base.stride(0), base.stride(1),
             shard.start, shard.stop, POOL=size, T=tile,
         )  # fmt: skip
-        shard.total(self._scores)
+        total = self._peers.total(self._scores) if self._peers else None
+        if total is None:
+            shard.total(self._scores)
+        else:
+            self._scores = total
         rows = self._rows[: batch * size]
         torch.index_select(self._w2, 0, self._ids.flatten(), out=rows)
         return 1

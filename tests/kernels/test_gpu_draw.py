@@ -15,14 +15,15 @@ pytestmark = [
 if torch.cuda.is_available():
     from domino_kernels.gpu.accept import sampling_accept
 
-BATCH, WIDTH, VOCAB = 24, 8, 151936
+BATCH, WIDTH = 24, 8
 
 
+@pytest.mark.parametrize("vocab", [131, 8193, 151936])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_draws_are_the_cpus(dtype: torch.dtype) -> None:
-    """A border of top-k or top-p found one candidate off, or another random number."""
+def test_draws_are_the_cpus(dtype: torch.dtype, vocab: int) -> None:
+    """A border of top-k or top-p one candidate off, another random number, a sum read too early."""
     rng, numbers = torch.Generator("cuda").manual_seed(1), random.Random(2)
-    logits = torch.randn(BATCH * WIDTH, VOCAB, generator=rng, device="cuda") * 3
+    logits = torch.randn(BATCH * WIDTH, vocab, generator=rng, device="cuda") * 3
     logits[:, ::997] += 9  # some hundred likely ones, as a model's rows have
     logits = logits.to(dtype)
     params = [

@@ -73,8 +73,8 @@ def _of_all(mine, turn, sums, meet, part, parts, PARTS: tl.constexpr):
     lane, p = tl.arange(0, 4), tl.arange(0, PARTS)
     room = sums + turn % 2 * parts * 4
     tl.store(room + part * 4 + lane, mine)
+    tl.debug_barrier()
     if PARTS > 1:
-        tl.debug_barrier()
         seen = tl.atomic_add(meet, 1, sem="acq_rel") + 1
         while seen < (turn + 1) * parts:
             seen = tl.atomic_add(meet, 0, sem="acquire")
@@ -107,7 +107,7 @@ def _reaching(key, weight, goal, turn, sums, meet, part, parts, LOW: tl.constexp
     return bound, turn
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts", "width"])
 def _draw_kernel(logits, keys, counts, positions, knobs, seeds, sums, meets, parts, width,
                  V: tl.constexpr, LOW: tl.constexpr, PARTS: tl.constexpr, T: tl.constexpr,
                  PDL: tl.constexpr):  # fmt: skip

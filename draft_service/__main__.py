@@ -45,11 +45,15 @@ def main() -> int:
         ttl_s=config.ticket_ttl_s,
         draining=server.draining,
     )
-    servicer.step_socket = listen(config, servicer.serve)
+    socket = listen(config, servicer.serve)
+    servicer.step_socket = socket.name if socket else ""
     draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)
     server.start(draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name)
     server.ready()
     code = server.wait(on_drain=servicer.end_streams)
+    servicer.end_streams()  # also those that began beside the drain
+    if socket:
+        socket.close()
     loaded.end()
     return code
 

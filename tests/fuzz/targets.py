@@ -1,5 +1,6 @@
 """Every RPC of draft and verify services: a handler, and valid requests to spoil."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +11,7 @@ from domino_serve.v1 import draft_pb2, tensor_pb2, verify_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1.sampling_pb2 import Sampling
 from serving.contract import CONTRACT_VERSION
+from serving.errors import Overloaded
 from serving.tensors import data_type, to_message
 from serving.transport.shm import OwnShm
 from tests.fuzz.calls import Outcome, call, converse
@@ -73,7 +75,7 @@ def _steps(draft: Draft, fuzzer: Fuzzer, count: int) -> Iterator[tuple[int, Outc
     left, streams = count, 0
     while left > 0:
         memory = OwnShm(slots=2, slot_bytes=4096) if streams % 2 else None
-        ticket = draft.loaded.engine.reserve(spec.MODE_DOMINO, 60)
+        ticket = _ticket(draft)
         good = _good_steps(ticket, draft.loaded.engine.context_id, memory)
         sent: list[draft_pb2.StepRequest] = []
         requests = _spoiled_steps(fuzzer, good, min(STREAM, left), sent)
@@ -82,6 +84,15 @@ def _steps(draft: Draft, fuzzer: Fuzzer, count: int) -> Iterator[tuple[int, Outc
             memory.close()
         left, streams = left - len(sent), streams + 1
         yield len(sent), outcome
+
+
+def _ticket(draft: Draft) -> str:
+    """Those that no stream has opened expire soon."""
+    while True:
+        try:
+            return draft.loaded.engine.reserve(spec.MODE_DOMINO, 60)
+        except Overloaded:
+            time.sleep(0.05)
 
 
 def _spoiled_steps(

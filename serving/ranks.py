@@ -79,9 +79,12 @@ def own_device(name: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def join(device: torch.device) -> Ranks:
-    """This process' rank, connected to the others (MASTER_ADDR, MASTER_PORT)."""
+    """This process' rank, connected to the others (MASTER_ADDR, MASTER_PORT).
+
+    The only one, where the ranks are those of another service in this process.
+    """
     ranks = place()
-    if ranks.size == 1:
+    if ranks.size == 1 or dist.is_initialized():
         return ALONE
     try:
         if device.type == "cuda":

@@ -3,12 +3,13 @@
 Runs on any executor. A step is full when every request decodes in it, and drafts where it should.
 """
 
-import queue
 import random
+import threading
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import median
 
 from domino_cli.local_link import LocalDraftLink
 from domino_serve.v1 import speculation_pb2 as spec
@@ -56,13 +57,15 @@ class Load:
 class Times:
     """ms: median from a full step's begin to the next one's. tokens: of a request, a full step.
 
-    tok_s: all tokens of full steps over their time. laps: median ms of each part.
+    tok_s: all tokens of full steps over their time; expected_tok_s: with what the acceptance gives
+    on average at each step's width, so without its noise. laps: median ms of each part.
     """
 
     steps: int
     ms: float
     tokens: float
     tok_s: float
+    expected_tok_s: float
     laps: dict[str, float]
 
 
@@ -87,13 +90,13 @@ class Pair:
     def run(self, load: Load, widths: WidthPolicy | None = None) -> Times:
         """Answers the load by an engine of its own."""
         engine = self._engine(load, widths)
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        requests = self._requests(load, events)
+        ends = Ends(load.concurrency)
+        requests = self._requests(load, ends.emit)
         engine.start(compute=COMPUTE)
         try:
             for request in requests:
                 engine.submit(request)
-            _await_all(events, len(requests))
+            ends.wait()
         finally:
             engine.stop()
         return times(engine.timeline.steps, load, any_width=widths is not None)
@@ -115,7 +118,7 @@ class Pair:
             self._verify, scheduler, drafting, max_waiting=0, widths=widths, synthetic=synthetic
         )
 
-    def _requests(self, load: Load, events: "queue.SimpleQueue[Event]") -> list[Request]:
+    def _requests(self, load: Load, emit: Callable[[Event], None]) -> list[Request]:
         draw, plans = random.Random(load.concurrency), self._plans(load)
         kind = Continued if load.skip_prompt else Request
         return [
@@ -124,7 +127,7 @@ class Pair:
                 prompt_ids=[draw.randrange(self._vocab) for _ in range(load.prompt)],
                 max_tokens=load.new,
                 stop_ids=frozenset(),
-                emit=events.put,
+                emit=emit,
                 draft=plan,
             )
             for i, plan in enumerate(plans)
@@ -205,15 +208,38 @@ def times(steps: Seq[Step], load: Load, *, any_width: bool = False) -> Times:
         steps=len(pairs),
         ms=median(spans) / 1e6,
         tokens=tokens / len(pairs) / load.concurrency,
-        tok_s=tokens / fmean(spans) / len(spans) * 1e9,
+        tok_s=tokens / sum(spans) * 1e9,
+        expected_tok_s=sum(_expected(a, load) for a, _ in pairs) / sum(spans) * 1e9,
         laps={name: median(getattr(a, f"{name}_ns") for a, _ in pairs) / 1e6 for name in LAPS},
     )
 
 
-def _await_all(events: "queue.SimpleQueue[Event]", count: int) -> None:
-    """Reads events until so many requests have ended; raises the error of one that failed."""
-    while count:
-        event = events.get(timeout=WAIT_S)
-        if isinstance(event, Exception):
-            raise event
-        count -= isinstance(event, verify_pb2.VerifyComplete)
+def _expected(step: Step, load: Load) -> float:
+    """Tokens that a step of this width gives on average."""
+    width = step.positions // step.sequences
+    if width == 1 or not load.acceptance:
+        return float(step.tokens)
+    return step.sequences * (1 + sum(parse_rates(load.acceptance, load.width - 1)[: width - 1]))
+
+
+class Ends:
+    """Waits for the last events of so many requests; tokens wake nobody: they are no cycle's."""
+
+    def __init__(self, count: int) -> None:
+        self._left, self._done = count, threading.Event()
+        self._error: Exception | None = None
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, verify_pb2.VerifyChunk):
+            return
+        self._error = event if isinstance(event, Exception) else self._error
+        self._left -= 1
+        if not self._left:
+            self._done.set()
+
+    def wait(self) -> None:
+        """Raises the error of one that failed."""
+        if not self._done.wait(WAIT_S):
+            raise TimeoutError(f"{self._left} requests have not ended")
+        if self._error:
+            raise self._error

@@ -21,7 +21,7 @@ class Asked:
             result.WhichOneof("answer") == "proposals"
             and proposals.draft_kv_len == self.step.rows_start + self.step.num_rows
             and len(proposals.ids) <= self.step.draft_tokens
-            and all(0 <= i < vocab_size for i in proposals.ids)
+            and (not proposals.ids or 0 <= min(proposals.ids) <= max(proposals.ids) < vocab_size)
         )
 
 

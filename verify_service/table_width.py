@@ -12,15 +12,16 @@ from typing import Final, Literal
 
 from verify_service.acceptance_history import AcceptanceHistory, expected_tokens
 from verify_service.sequence import Sequence
-from verify_service.step_costs import Curve
 from verify_service.step_table import StepTable
 from verify_service.timeline import Step
+from verify_service.waits import Waits
 
 EVERY: Final = 8  # steps between two choices
 GAIN: Final = 1.02  # by how much another width must be better to be taken
 LOOKED_AT: Final = 16  # sequences whose own acceptance counts; the others are taken for alike
 FIRST_PROBE, LAST_PROBE = 256, 2048  # plain steps between two looks whether drafts pay again
-PROBE_STEPS: Final = 2
+PROBE_STEPS: Final = 4
+TRIES: Final = 4  # drafted steps of each width, at a mode's first
 HOPED_RATE: Final = 0.8  # of proposals at places that nobody has tried yet
 ALL_KEPT: Final = 0.998  # of everybody's counts, a look
 SMOOTHING: Final = 0.1
@@ -45,8 +46,9 @@ class TableWidth:
         self._everybody: defaultdict[int, AcceptanceHistory] = defaultdict(
             lambda: AcceptanceHistory(ALL_KEPT)
         )
-        self._drafts: defaultdict[tuple[int, int], Curve] = defaultdict(Curve)
+        self._drafts: defaultdict[tuple[int, int], Waits] = defaultdict(Waits)
         self._host = {False: 0.0, True: 0.0}  # seconds beside the graph; of drafted steps
+        self._looks = {False: 0, True: 0}
         self._current = most
         self._mode = self._drafted = self._running = self._context = 0
         self._steps = self._plain_steps = self._probing = 0
@@ -59,7 +61,7 @@ class TableWidth:
             return self._current
         self._mode = Counter(map(_mode, drafted)).most_common(1)[0][0]
         self._running, self._context = len(sequences), sum(s.kv_len for s in sequences)
-        untried = self._untried.setdefault(self._mode, 2 * self._choices[1:])
+        untried = self._untried.setdefault(self._mode, TRIES * self._choices[1:])
         self._steps += 1
         if self._current and self._steps % EVERY == 0:
             for sequence in drafted[:LOOKED_AT]:
@@ -80,8 +82,11 @@ class TableWidth:
         context = self._context * step.sequences // max(self._running, 1)
         known = self._table.seconds(step.sequences, width, context)
         own = (step.plan_ns + step.verify_ns + step.commit_ns) / 1e9
-        if own < OUTLIER * known:
-            self._host[width > 1] += SMOOTHING * (own - known - self._host[width > 1])
+        kind = width > 1
+        if own < OUTLIER * known + self._host[kind]:
+            self._looks[kind] += 1
+            weight = max(SMOOTHING, 1 / self._looks[kind])
+            self._host[kind] += weight * (own - known - self._host[kind])
         if self._drafted and self._current and not self.halves:
             waited = (step.send_ns + step.wait_ns) / 1e9
             self._drafts[self._mode, self._current].add(self._drafted, waited)

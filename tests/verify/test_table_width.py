@@ -9,6 +9,7 @@ from tests.verify.test_width_policy import a_sequence
 from verify_service.step_table import StepCost, StepTable, through
 from verify_service.table_width import FIRST_PROBE, PROBE_STEPS, TableWidth
 from verify_service.timeline import Step
+from verify_service.waits import Waits
 
 MOST, WIDTHS, BATCHES = 15, (1, 8, 16), (1, 8, 32, 64, 128)
 PER_POSITION = 40e-9  # seconds: 150 KB a position at 4 TB/s, as Qwen3-8B's in bfloat16
@@ -119,6 +120,36 @@ def test_a_table_reads_the_graph_that_would_run() -> None:
     assert table.seconds(2, 5, 10) == pytest.approx(4.08 + 0.01)
     assert table.seconds(9, 1, 0) == pytest.approx(2 * 4.01 + 1.01), "two full steps and one more"
     assert table.seconds(1, 99, 0) == 1.08
+
+
+def test_a_slow_start_is_no_verdict() -> None:
+    """First steps wait for kernels to be compiled and memory to be mapped: drafts would look too
+    slow for ever."""
+    policy = TableWidth(TABLE, MOST)
+    sequences, asked = [a_sequence()], 0
+    for number in range(120):
+        sequences[0].history.add(asked, min(asked, 5))
+        step = Step(sequences=1, positions=asked + 1)
+        step.verify_ns = int(1e9 * TABLE.seconds(1, asked + 1, 0))
+        asked = policy.draft_tokens(sequences)
+        step.wait_ns = (300 if number in (0, 1, 5) else 2) * 10**6 if asked else 0
+        policy.observe(step)
+    assert asked, "plain steps after all"
+
+
+def test_waits_are_typical_times_and_straight_between_counts() -> None:
+    """One disturbed step in a few, or an unknown batch, that turns the choice."""
+    waits = Waits()
+    assert waits(4) == 0
+    for seconds in (9.0, 1.0, 1.0, 1.1):
+        waits.add(2, seconds)
+    assert waits(1) == waits(2) == 1.0
+    for _ in range(3):
+        waits.add(4, 3.0)
+    assert (waits(3), waits(9)) == (2.0, 3.0)
+    for _ in range(6):
+        waits.add(2, 5.0)
+    assert waits(2) == 5.0, "what is old is forgotten"
 
 
 def test_a_cost_is_the_line_through_two_lengths() -> None:

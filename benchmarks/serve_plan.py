@@ -17,11 +17,11 @@ TABLES_ARMS = "ar,dflash@8,dflash@16,domino@8,domino@16"
 # What a preset changes; flags given beside it win.
 PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {
-        "arms": "ar,dflash@4,domino@5",
+        "arms": "ar,dflash@4,domino@8,domino@auto",
         "concurrency": "1,8",
         "workload": "gsm8k,humaneval,mt-bench",
         "num_prompts": 8,
-        "max_tokens": 24,
+        "max_tokens": 96,
         "warm_ups": 2,
         "repeats": 1,
     },

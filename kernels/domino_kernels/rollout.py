@@ -58,8 +58,8 @@ class DominoRollout:
 
     mode 0 scores the full vocabulary at every step; "certified" gives the same proposals from fewer
     bytes; K > 0 scores, from the second token on, the K tokens with the best base logits only.
-    Modes 0 and certified run as one launch where the GPU and the head allow it, for up to 64
-    requests; otherwise, and where not `resident`, as a few launches a token.
+    Modes 0 and certified run as one launch for few requests, where the GPU and the head allow it;
+    otherwise, and where not `resident`, as a few launches a token.
     `input_table` trades V x 3G x 4 bytes of memory for one matrix read a step.
     """
 
@@ -132,11 +132,13 @@ class DominoRollout:
             peers = shared_keys(size, shard.group, weights.w2.device)
             if peers is None:
                 return
-        self.certified = None
         self.resident = ResidentRollout(
             weights, table, self._steps.stacked, machine, full=full, proposals=self.proposals,
             max_batch=batch, first=self._offset, peers=peers,
+            most_tokens=shard.padded if shard else None,
         )  # fmt: skip
+        if self.resident.largest_batch >= self._certified_batch:
+            self.certified = None  # never used
 
     def _make_pool(self, size: int) -> PoolScorer:
         return PoolScorer(self._weights.w2, size, self.proposals, self._max_batch)
@@ -149,7 +151,8 @@ class DominoRollout:
         batch, n = self._check(hidden, current)
         keys, ids = self._keys, self._ids[: n * batch].view(batch, n)
         base, from_hidden = self._project(hidden, current)
-        if self.resident is not None and batch <= RESIDENT_BATCH:
+        if self._in_one_launch(batch):
+            assert self.resident is not None
             self.resident.run(base, from_hidden, keys, ids)
             return ids
         self._steps.run(0, keys, 1, from_hidden[0], ids)
@@ -161,6 +164,9 @@ class DominoRollout:
             parts = self._score(j, state, base[j])
         write_tokens(keys, parts, ids[:, n - 1], early=self._early(n))
         return ids
+
+    def _in_one_launch(self, batch: int) -> bool:
+        return self.resident is not None and batch <= self.resident.largest_batch
 
     def _early(self, step: int) -> bool:
         """Whether the kernel before the step's first is the only one that it waits for."""
@@ -199,7 +205,8 @@ class DominoRollout:
         from_hidden = self._from_hidden[: n * batch * bottleneck].view(n * batch, bottleneck)
         with self._beside():
             matmul_f32(packed, self._from_hidden_w, from_hidden)
-            if self.resident is not None and batch <= RESIDENT_BATCH:
+            if self._in_one_launch(batch):
+                assert self.resident is not None
                 self.resident.reset(batch, n)
         base = self._base_logits(packed)
         if self._side is not None:

@@ -20,7 +20,10 @@ from .rollout_device import processors
 from .rollout_peers import EMPTY, PeerKeys
 from .rollout_weights import DominoWeights
 
-TILE, WARPS, LARGEST_BATCH = 8, 16, 64
+TILE, WARPS = 8, 16
+# Requests up to which one launch was measured faster than several, where at least half of the copy
+# stays in shared memory, and where not (benchmarks/rollout_h200_2026-11-30.md).
+LARGEST_BATCH, LARGEST_OUTSIDE = 16, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +48,22 @@ def fits(weights: DominoWeights, tokens: int, ctas: int) -> str | None:
 
 
 class ResidentRollout:
-    """Steps of one head on one GPU; buffers for `max_batch` requests of `proposals` tokens each."""
+    """Steps of one head on one GPU; buffers for `max_batch` requests of `proposals` tokens each.
+
+    largest_batch: requests up to which several launches are not faster.
+
+    Runs of one object must follow each other: they share its slots, and a run that empties those of
+    another leaves it waiting for ever.
+    """
 
     def __init__(
         self, weights: DominoWeights, table: Tensor, stacked: Tensor, machine: Machine,
         *, full: bool, proposals: int, max_batch: int, first: int = 0,
-        peers: PeerKeys | None = None,
+        peers: PeerKeys | None = None, most_tokens: int | None = None,
     ) -> None:  # fmt: skip
         """table [tokens, 3G] float32, stacked [E + 3G, G] as GruSteps has them. full: score every
         token exactly (mode 0). first: the token of row 0 of W2. peers: where keys of other ranks
-        come, `key_slots` of them a half."""
+        come, `key_slots` of them a half. most_tokens: of any rank, by which all decide alike."""
         self._weights, self._table, self._stacked = weights, table, stacked
         self._machine, self._full, self._first, self._peers = machine, full, first, peers
         self._ranks = len(peers.pointers) if peers else 1
@@ -62,6 +71,9 @@ class ResidentRollout:
         self._records = _records(weights.w2, self._width)
         tiles, record = self._records.shape
         self._tiles, self._each, self._record = tiles, -(-tiles // machine.ctas), record
+        largest = -(-(most_tokens or len(weights.w2)) // (TILE * machine.ctas))
+        outside = 2 * self._near(-(-LARGEST_BATCH // 8), largest) < largest
+        self.largest_batch = LARGEST_OUTSIDE if outside else LARGEST_BATCH
         device = weights.w2.device
         words = sum(self._sizes(max_batch, proposals))
         self._slots = torch.full((words,), EMPTY, dtype=torch.int64, device=device)
@@ -83,7 +95,7 @@ class ResidentRollout:
         -> ids [B, n] int64."""
         n, batch, vocab = base.shape
         octets: int = triton.next_power_of_2(-(-batch // 8))
-        resident = self._resident(octets)
+        resident = 0 if self._full else self._near(octets, self._each)
         sizes = self._sizes(batch, n)
         h, s, lower, keys = (
             part.data_ptr() for part in torch.split(self._slots[: sum(sizes)], sizes)
@@ -99,7 +111,7 @@ class ResidentRollout:
             first=self._first, rank=peers.rank if peers else 0, tiles=self._tiles,
             resident=resident,
         )  # fmt: skip
-        used = self._fixed_bytes(octets) + resident * self._record
+        used = self._fixed_bytes(octets, self._each) + resident * self._record
         self._machine.launch(self._definitions(octets), used, params)
 
     def _definitions(self, octets: int) -> Definitions:
@@ -115,15 +127,15 @@ class ResidentRollout:
         bytes_each = 2 * weights.gru_dim, 2 * weights.bottleneck_dim, 4 * ctas, 8 * ctas
         return [-(-each * runs // 128) * 16 for each in bytes_each]  # each begins a line
 
-    def _resident(self, octets: int) -> int:
-        """Tiles of each CTA that stay in shared memory."""
-        room = self._machine.shared_bytes - self._fixed_bytes(octets)
-        return 0 if self._full else max(0, min(self._each, room // self._record))
+    def _near(self, octets: int, tiles: int) -> int:
+        """How many of a CTA's tiles there is shared memory for."""
+        room = self._machine.shared_bytes - self._fixed_bytes(octets, tiles)
+        return max(0, min(tiles, room // self._record))
 
-    def _fixed_bytes(self, octets: int) -> int:
-        """Shared memory beside the copy, as rollout.cu lays it out."""
+    def _fixed_bytes(self, octets: int, tiles: int) -> int:
+        """Shared memory beside the copy of a CTA's tiles, as rollout.cu lays it out."""
         state = 2 * (self._width + 64) + 2 * self._weights.bottleneck_dim + 64
-        each_request = state + 4 * 24 + 4 * 8 + 4 * self._each + 5 * 4 + 8
+        each_request = state + 4 * 24 + 4 * 8 + 4 * tiles + 5 * 4 + 8
         return 8 * octets * each_request + min(octets, 2) * WARPS * 8 * 40 * 4 + 1024
 
 

@@ -32,7 +32,7 @@ class TpRollout(DominoRollout):
         """weights, whole; lm_head [shard's tokens, H]; embedding [>= V, H]. ValueError as there.
 
         way: by default compact for a pool and sharded for the exact modes, which were the fastest
-        at every batch on two H200 (benchmarks/rollout_tp_h200_2026-11-29.md).
+        at every batch on two H200 (benchmarks/rollout_h200_2026-11-30.md).
         """
         if len(lm_head) != shard.stop - shard.start:
             raise ValueError(

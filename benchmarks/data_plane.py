@@ -1,8 +1,8 @@
 """`python -m benchmarks.data_plane`: what handing a step's rows to the draft costs, by data plane.
 
 Two processes, no models: from rows in verify's memory, or on its GPU, to proposals for every
-session, after the draft has the rows where its kernels read them. All planes take turns in one run,
-so that their ratios hold on a busy machine too. In-process is the same copy without any message.
+session, after the draft has the rows where its kernels read them. The planes take turns, so that
+their ratios hold on a busy machine too. In-process is the same copy without any message.
 """
 
 import argparse
@@ -111,28 +111,33 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(device: torch.device, draft_device: str, steps: int) -> list[Cell]:
-    """Every plane in turn, step by step."""
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        options = {"device": draft_device, "hidden": HIDDEN, "dtype": DTYPE}
+    """One way of messages after another, so that one process at a time has a context on a GPU; its
+    planes in turn, step by step."""
+    cells = _by_size({"in-process": InProcess(torch.device(draft_device))}, device, steps)
+    options = {"device": draft_device, "hidden": HIDDEN, "dtype": DTYPE}
+    with tempfile.TemporaryDirectory() as folder:
         ways: dict[str, dict[str, object]] = {
             "grpc tcp": {},
             "grpc unix": {"listen": f"unix:{folder}/draft.sock"},
             "socket": {"step_socket": True},
         }
-        links: dict[str, Link] = {"in-process": InProcess(torch.device(draft_device))}
         for way, own in ways.items():
-            peer = stack.enter_context(started("benchmarks.null_draft", {**options, **own}))
-            for plane in PLANES if device.type == "cuda" else PLANES[:2]:
-                memories = offered(plane, device)
-                link = GrpcDraftLink(peer.address, _greeting(memories), WAIT_S, memories=memories)
-                stack.callback(link.close)
-                links[f"{NAMES[link.plane]}, {way}"] = link
-        return [
-            cell
-            for sessions, rows in STEPS
-            for cell in _measured(links, sessions, rows, device, steps)
-        ]
+            with started("benchmarks.null_draft", {**options, **own}) as peer, ExitStack() as stack:
+                links: dict[str, Link] = {}
+                for plane in PLANES if device.type == "cuda" else PLANES[:2]:
+                    memories = offered(plane, device)
+                    hello = _greeting(memories)
+                    link = GrpcDraftLink(peer.address, hello, WAIT_S, memories=memories)
+                    stack.callback(link.close)
+                    links[f"{NAMES[link.plane]}, {way}"] = link
+                cells += _by_size(links, device, steps)
+    return sorted(cells, key=lambda cell: (cell.sessions, cell.rows))
+
+
+def _by_size(links: dict[str, Link], device: torch.device, steps: int) -> list[Cell]:
+    return [
+        cell for sessions, rows in STEPS for cell in _measured(links, sessions, rows, device, steps)
+    ]
 
 
 def _greeting(planes: Any) -> pb.HandshakeRequest:

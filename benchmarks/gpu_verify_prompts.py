@@ -72,6 +72,7 @@ def _prompt_s(target: GpuTarget, passes: PromptGraphs, tokens: int, chunk: int) 
         sequence.kv_len = first
         work = [Work(sequence=sequence, ids=ids[first : first + chunk], choices=1)]
         normed = passes.run(work)
+        torch.cuda.synchronize()  # as the engine, which reads whether the rows are numbers
     target.logits(normed[:1]).argmax(-1).tolist()
     return time.perf_counter() - began
 

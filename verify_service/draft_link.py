@@ -130,7 +130,7 @@ class GrpcDraftLink:
         request.sequence_number = self._sent
         self._most_results = len(request.steps) + len(request.opens)
         if rows is not None:
-            request.rows.CopyFrom(self._rows.put(rows, self._sent))
+            self._rows.put(rows, request)
             ROWS.inc(NAMES[PLANES[request.rows.WhichOneof("payload")]], by=len(rows))
         self._steps.send(request)
 

@@ -9,7 +9,7 @@ import threading
 from torch import Tensor
 
 from domino_serve.v1 import draft_pb2, tensor_pb2
-from serving.tensors import data_type, to_message
+from serving.tensors import data_type, put_inline
 from serving.transport.plane import FIELDS, INLINE, OwnMemory, Plane
 from serving.transport.slots import Slots
 
@@ -43,13 +43,13 @@ class Sender:
         self._slot_bytes = int(offer.slot_bytes)
         return None
 
-    def put(self, rows: Tensor, sequence_number: int) -> tensor_pb2.Tensor:
-        """Rows [n, hidden] for the message of that number."""
+    def put(self, rows: Tensor, request: draft_pb2.StepRequest) -> None:
+        """Rows [n, hidden] into a numbered message that has none yet."""
         if rows.nbytes <= self._slot_bytes:
             with self._lock:  # memory that is closed meanwhile would be another stream's
-                if self._memory:
-                    return self._pointer(self._memory, rows, sequence_number) or to_message(rows)
-        return to_message(rows)
+                if self._memory and self._point(self._memory, rows, request):
+                    return
+        put_inline(rows, request.rows)
 
     def answered(self, sequence_number: int) -> None:
         """The draft has answered this message, and with it every one before."""
@@ -62,21 +62,21 @@ class Sender:
         if memory:
             memory.close()
 
-    def _pointer(
-        self, memory: OwnMemory, rows: Tensor, sequence_number: int
-    ) -> tensor_pb2.Tensor | None:
-        """To a slot with the rows; None where all slots wait for their answers."""
-        slot = self._slots.take(sequence_number)
+    def _point(self, memory: OwnMemory, rows: Tensor, request: draft_pb2.StepRequest) -> bool:
+        """Points to a slot with the rows; False where all slots wait for their answers."""
+        number = request.sequence_number
+        slot = self._slots.take(number)
         if slot is None:
-            return None
+            return False
         try:
-            memory.fill(slot, rows, sequence_number)
+            memory.fill(slot, rows, number)
         except RuntimeError as error:
             log.warning("rows go inline from here on: %s", error)
             self._memory = None
             memory.close()
-            return None
-        message = tensor_pb2.Tensor(dtype=data_type(rows), shape=rows.shape)
-        place = tensor_pb2.MemorySlot(slot=slot, sequence_number=sequence_number)
-        getattr(message, FIELDS[memory.plane]).CopyFrom(place)
-        return message
+            return False
+        request.rows.dtype = data_type(rows)
+        request.rows.shape.extend(rows.shape)
+        place = tensor_pb2.MemorySlot(slot=slot, sequence_number=number)
+        getattr(request.rows, FIELDS[memory.plane]).CopyFrom(place)
+        return True

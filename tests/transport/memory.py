@@ -24,7 +24,9 @@ class Pair:
 
     def message(self, rows: Tensor, number: int) -> draft_pb2.StepRequest:
         """With rows [n, COLUMNS]."""
-        return draft_pb2.StepRequest(sequence_number=number, rows=self.sender.put(rows, number))
+        request = draft_pb2.StepRequest(sequence_number=number)
+        self.sender.put(rows, request)
+        return request
 
     def taken(self, request: draft_pb2.StepRequest, dtype: torch.dtype = torch.float32) -> Tensor:
         """What the draft's end makes of it."""

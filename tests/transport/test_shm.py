@@ -107,7 +107,9 @@ def test_another_nonce_is_another_hosts_memory() -> None:
     refusal = sender.agree(memory, draft_pb2.StepResponse(offer=forged))
     assert refusal == "the draft found another nonce in it"
     assert sender.plane == INLINE
-    assert sender.put(numbers(1), 1).WhichOneof("payload") == "inline"
+    request = draft_pb2.StepRequest(sequence_number=1)
+    sender.put(numbers(1), request)
+    assert request.rows.WhichOneof("payload") == "inline"
 
 
 def test_a_draft_that_says_nothing_is_not_trusted_with_memory() -> None:

@@ -1,6 +1,7 @@
 """Rows of two projections side by side, on a CPU and on a GPU: each draft gets its own only."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,11 +9,14 @@ import torch
 from torch import Tensor
 
 from domino_cli.in_process import InProcess, collect
+from domino_kernels.gpu.few_rows import GpuLinear
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.errors import InternalError
 from tests.engines import OracleLink, engines
 from tests.tiny_models import VOCAB, write_draft, write_target
+from verify_service.gpu_executor import GpuExecutor
+from verify_service.gpu_target import Projection
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen, DraftPlan
 
@@ -131,3 +135,21 @@ def test_a_pass_that_fails_for_one(engine: InProcess, monkeypatch: pytest.Monkey
     with pytest.raises(InternalError):
         collect(events.pop())
     assert [collect(one)[0] for one in events] == expected
+
+
+def test_graphs_find_each_projection_in_one_place() -> None:
+    """Graphs read the memory they were captured with: weights put elsewhere would never be used."""
+    fc, norm = torch.randn(8, 16), torch.ones(8)
+    projection = Projection(GpuLinear(fc.clone()), norm.clone(), 1e-5)
+    executor = GpuExecutor.__new__(GpuExecutor)  # captures graphs otherwise
+    executor._gpu = SimpleNamespace(projection=projection)  # type: ignore[assignment]
+    executor._drafts, executor._draft = {}, 0
+    place = projection.fc.weight.data_ptr()
+    for number, factor in ((1, 2.0), (2, 3.0)):
+        assert executor.add_projection(fc * factor, norm * factor) == number
+        for used, expected in ((number, factor), (number - 1, max(1.0, factor - 1))):
+            executor.use_projection(used)
+            assert projection.fc.weight.data_ptr() == place
+            assert torch.equal(projection.fc.weight, fc * expected)
+            assert torch.equal(projection.norm, norm * expected)
+    assert sorted(executor._drafts) == [1, 2]

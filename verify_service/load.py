@@ -131,7 +131,8 @@ def _widths(config: VerifyConfig, draft_tokens: int, executor: Executor) -> Widt
         remedy = "needs a draft and --width-policy auto on one GPU; take always or off"
         raise OptionError("ping_pong", "auto", remedy)
     always = config.ping_pong == "always"
-    if policy == "auto" and draft_tokens:
+    learns = config.width_policy or torch.device(own_device(config.device)).type == "cpu"
+    if policy == "auto" and draft_tokens and learns:  # several GPUs have no table, and few widths
         return AutoWidth(draft_tokens, halves=always)
     return PlannedWidth(halves=always)
 

@@ -2,14 +2,22 @@
 
 import random
 from collections.abc import Sequence as Seq
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from serving.options import OptionError
 from tests.verify.test_width_policy import a_sequence
+from verify_service import load
+from verify_service.config import VerifyConfig
 from verify_service.step_table import StepCost, StepTable, through
 from verify_service.table_width import FIRST_PROBE, PROBE_STEPS, TableWidth
 from verify_service.timeline import Step
 from verify_service.waits import Waits
+from verify_service.width_policy import AutoWidth, PlannedWidth
 
 MOST, WIDTHS, BATCHES = 15, (1, 8, 16), (1, 8, 32, 64, 128)
 PER_POSITION = 40e-9  # seconds: 150 KB a position at 4 TB/s, as Qwen3-8B's in bfloat16
@@ -150,6 +158,37 @@ def test_waits_are_typical_times_and_straight_between_counts() -> None:
     for _ in range(6):
         waits.add(2, 5.0)
     assert waits(2) == 5.0, "what is old is forgotten"
+
+
+@pytest.mark.parametrize(
+    ("options", "table", "kind"),
+    [
+        ({}, None, AutoWidth),
+        ({"width": 8}, None, PlannedWidth),
+        ({"width": 8, "width_policy": "auto"}, None, AutoWidth),
+        ({"width_policy": "fixed"}, None, PlannedWidth),
+        ({"device": "cuda:0"}, TABLE, TableWidth),
+        ({"device": "cuda:0", "width": 8}, TABLE, PlannedWidth),
+        ({"device": "cuda:0"}, None, PlannedWidth),
+        ({"device": "cuda:0", "width_policy": "auto"}, None, AutoWidth),
+    ],
+)
+def test_policies_by_default(options: dict[str, Any], table: StepTable | None, kind: type) -> None:
+    """A policy without the costs it needs, or a width asked for that is not kept."""
+    executor: Any = SimpleNamespace(costs=lambda: table)
+    config = VerifyConfig(target=Path("t"), draft=Path("d"), **options)
+    assert type(load._widths(config, MOST, executor)) is kind
+    assert type(load._widths(replace(config, width_policy=None), 0, executor)) is PlannedWidth
+
+
+def test_ping_pong_by_costs_needs_costs() -> None:
+    """Halves that were asked for and never come."""
+    executor: Any = SimpleNamespace(costs=lambda: None)
+    config = VerifyConfig(target=Path("t"), draft=Path("d"), ping_pong="auto")
+    with pytest.raises(OptionError, match="ping_pong: .auto. needs a draft"):
+        load._widths(config, MOST, executor)
+    always = load._widths(replace(config, ping_pong="always"), MOST, executor)
+    assert always.halves and isinstance(always, AutoWidth)
 
 
 def test_a_cost_is_the_line_through_two_lengths() -> None:

@@ -185,7 +185,7 @@ def test_ping_pong_by_costs_needs_costs() -> None:
     """Halves that were asked for and never come."""
     executor: Any = SimpleNamespace(costs=lambda: None)
     config = VerifyConfig(target=Path("t"), draft=Path("d"), ping_pong="auto")
-    with pytest.raises(OptionError, match="ping_pong: .auto. needs a draft"):
+    with pytest.raises(OptionError, match=r"ping_pong: .auto. needs a draft"):
         load._widths(config, MOST, executor)
     always = load._widths(replace(config, ping_pong="always"), MOST, executor)
     assert always.halves and isinstance(always, AutoWidth)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
 
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
@@ -21,15 +20,13 @@ from verify_service.commands import Commands
 from verify_service.drafting import Drafting
 from verify_service.executor import Executor
 from verify_service.halves import Halves
-from verify_service.live_requests import LiveRequests
+from verify_service.live_requests import LiveRequests, Outcome, tell
 from verify_service.scheduler import Scheduler, Work
 from verify_service.self_check import FirstProposals
 from verify_service.sequence import Chosen, Request, Sequence
 from verify_service.synthetic import SyntheticAcceptance
 from verify_service.timeline import StepClock, Timeline
 from verify_service.width_policy import PlannedWidth, WidthPolicy
-
-Outcome: TypeAlias = "spec.FinishReason.ValueType | ServingError"
 
 LATE_POLL_S = 0.1  # between looks for a late draft's answer while nothing runs
 
@@ -138,7 +135,7 @@ class Engine:
             self._on_failure()
         self.step_began = None
         for sequence in self._live.end():
-            _tell(sequence, outcome)
+            tell(sequence, outcome)
 
     def _take_commands(self) -> bool:
         """Runs what other threads asked for; waits while there is nothing to do. False: stop."""
@@ -249,11 +246,4 @@ class Engine:
             return
         self.drafting.end(sequence)
         self.scheduler.remove(sequence)
-        _tell(sequence, outcome)
-
-
-def _tell(sequence: Sequence, outcome: Outcome) -> None:
-    """The request's last event."""
-    sequence.send()
-    last = outcome if isinstance(outcome, ServingError) else sequence.complete(outcome)
-    sequence.request.emit(last)
+        tell(sequence, outcome)

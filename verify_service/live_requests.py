@@ -1,14 +1,18 @@
-"""The requests that wait or run, by id: who may join, who is still there; safe from any thread."""
+"""The requests that wait or run, by id: who may join, who is still there, how they end."""
 
 import threading
 from collections.abc import Callable
+from typing import TypeAlias
 
-from serving.errors import BadRequest, Draining, Overloaded
+from domino_serve.v1 import speculation_pb2 as spec
+from serving.errors import BadRequest, Draining, Overloaded, ServingError
 from verify_service.sequence import Sequence
+
+Outcome: TypeAlias = "spec.FinishReason.ValueType | ServingError"
 
 
 class LiveRequests:
-    """most: at a time."""
+    """Safe from any thread. most: at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -61,3 +65,10 @@ class LiveRequests:
             left = list(self._sequences.values())
             self._sequences.clear()
             return left
+
+
+def tell(sequence: Sequence, outcome: Outcome) -> None:
+    """The request's last event."""
+    sequence.send()
+    last = outcome if isinstance(outcome, ServingError) else sequence.complete(outcome)
+    sequence.request.emit(last)

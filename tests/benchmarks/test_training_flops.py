@@ -11,8 +11,14 @@ def test_parts_by_hand() -> None:
     """A wrong count makes a slow trainer look fast."""
     config = replace(
         qwen3_8b_domino(),
-        **{"hidden_size": 10, "intermediate_size": 20, "num_heads": 2, "num_kv_heads": 1},
-        **{"head_dim": 5, "vocab_size": 100, "num_layers": 1, "target_layer_ids": (1, 2)},
+        hidden_size=10,
+        intermediate_size=20,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=5,
+        vocab_size=100,
+        num_layers=1,
+        target_layer_ids=(1, 2),
     )
     work = Work(rows=1, tokens=8, slots=4, pairs=30)
     found = draft_flops(config, work)

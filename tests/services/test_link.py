@@ -15,6 +15,7 @@ from serving.tensors import to_message
 from tests.services.served import Draft, join_readers, serve_draft
 from verify_service.draft_link import MAX_ROW_BYTES, GrpcDraftLink
 from verify_service.draft_links import MAX_PLACES, DraftLinks
+from verify_service.step_streams import GrpcSteps
 
 HELLO = draft_pb2.HandshakeRequest(
     target=verify_pb2.TargetFingerprint(hidden_size=4096, dtype="float32", content_hash="t"),
@@ -249,4 +250,5 @@ def test_more_answers_than_messages_are_a_broken_draft(answers: int) -> None:
         assert link.receive(30) is not None
         join_readers()
         assert not link.alive
+        assert isinstance(link._steps, GrpcSteps)
         assert link._steps._incoming.qsize() <= 1

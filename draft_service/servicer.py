@@ -111,8 +111,8 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             if not self._draining.is_set():
                 for response in self._answers(frames.messages(draft_pb2.StepRequest), frames):
                     frames.send(response, TAKEN_S)
-        except FramesEnded:
-            pass  # the other side is gone
+        except FramesEnded as gone:
+            log.debug("a stream of steps is over: %s", gone)
         except ServingError as error:
             log.warning("a stream of steps ends: %s", error)
         except Exception:

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from contextlib import suppress
 from typing import Final, Protocol
 
 import grpc
@@ -118,8 +119,6 @@ class SocketSteps:
 def opened(stub: draft_pb2_grpc.DraftServiceStub, step_socket: str) -> StepStream:
     """By the socket of that name, where there is one and it can be reached."""
     if step_socket:
-        try:
+        with suppress(OSError):  # another host, user or network namespace
             return SocketSteps(Frames.connected(step_socket))
-        except OSError:
-            pass  # another host, user or network namespace
     return GrpcSteps(stub)

@@ -6,11 +6,11 @@ the very batch and length where it no longer pays. Drafts and the host are learn
 Halves take turns (verify_service.halves) where two half steps take less time than target and draft.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence as Seq
 from typing import Final, Literal
 
-from verify_service.acceptance_history import AcceptanceHistory, expected_tokens
+from verify_service.mode_acceptance import ModeAcceptance, most_frequent_mode
 from verify_service.sequence import Sequence
 from verify_service.step_table import StepTable
 from verify_service.timeline import Step
@@ -22,8 +22,6 @@ LOOKED_AT: Final = 16  # sequences whose own acceptance counts; the others are t
 FIRST_PROBE, LAST_PROBE = 256, 2048  # plain steps between two looks whether drafts pay again
 PROBE_STEPS: Final = 4
 TRIES: Final = 4  # drafted steps of each width, at a mode's first
-HOPED_RATE: Final = 0.8  # of proposals at places that nobody has tried yet
-ALL_KEPT: Final = 0.998  # of everybody's counts, a look
 SMOOTHING: Final = 0.1
 OUTLIER: Final = 3.0  # times the expected: another process had the device, or pages were compiled
 
@@ -43,9 +41,7 @@ class TableWidth:
         self._table = table
         self._choices = sorted({0, most, *(w - 1 for w in table.widths if w <= most)})
         self._untried: dict[int, list[int]] = {}
-        self._everybody: defaultdict[int, AcceptanceHistory] = defaultdict(
-            lambda: AcceptanceHistory(ALL_KEPT)
-        )
+        self._acceptance = ModeAcceptance(most)
         self._drafts: defaultdict[tuple[int, int], Waits] = defaultdict(Waits)
         self._host = {False: 0.0, True: 0.0}  # seconds beside the graph; of drafted steps
         self._looks = {False: 0, True: 0}
@@ -59,13 +55,12 @@ class TableWidth:
         self._drafted = len(drafted)
         if not drafted:
             return self._current
-        self._mode = Counter(map(_mode, drafted)).most_common(1)[0][0]
+        self._mode = most_frequent_mode(drafted)
         self._running, self._context = len(sequences), sum(s.kv_len for s in sequences)
         untried = self._untried.setdefault(self._mode, TRIES * self._choices[1:])
         self._steps += 1
         if self._current and self._steps % EVERY == 0:
-            for sequence in drafted[:LOOKED_AT]:
-                self._everybody[_mode(sequence)].add(*sequence.history.last)
+            self._acceptance.remember(drafted[:LOOKED_AT])
         if untried:
             self._take((untried.pop(), False))
         elif self._probing:
@@ -110,11 +105,8 @@ class TableWidth:
 
     def _speeds(self, drafted: Seq[Sequence], sequences: int) -> dict[Choice, float]:
         """Tokens a second by draft tokens, in whole steps and in halves."""
-        hoped = [HOPED_RATE] * self._choices[-1]
-        priors = {mode: self._everybody[mode].rates(hoped) for mode in set(map(_mode, drafted))}
-        some = drafted[:LOOKED_AT]
-        expected = [expected_tokens(s.history.rates(priors[_mode(s)])) for s in some]
-        share, plain = len(drafted) / len(some), sequences - len(drafted)
+        expected = self._acceptance.expected(drafted[:LOOKED_AT])
+        share, plain = len(drafted) / len(expected), sequences - len(drafted)
         split = self._ping_pong == "auto" and len(drafted) > 1
         found = {}
         for choice in self._choices:
@@ -133,8 +125,3 @@ class TableWidth:
         """Of the target with the host's work, and of the draft."""
         verify = self._table.seconds(sequences, 1 + choice, context) + self._host[choice > 0]
         return verify, self._drafts[self._mode, choice](drafted) if choice else 0.0
-
-
-def _mode(sequence: Sequence) -> int:
-    assert sequence.draft is not None
-    return sequence.draft.plan.mode

@@ -3,11 +3,10 @@
 `AutoWidth` takes the width with the most expected tokens per second, plain decoding included.
 """
 
-from collections import Counter
 from collections.abc import Sequence as Seq
 from typing import Final, Protocol
 
-from verify_service.acceptance_history import AcceptanceHistory, expected_tokens
+from verify_service.mode_acceptance import ModeAcceptance, most_frequent_mode
 from verify_service.sequence import Sequence
 from verify_service.step_costs import StepCosts
 from verify_service.timeline import Step
@@ -17,8 +16,6 @@ EVERY: Final = 4  # steps between two choices
 GAIN: Final = 1.03  # by how much another width must be better to be taken
 FIRST_PROBE, LAST_PROBE = 64, 1024  # plain steps between two looks whether drafts pay again
 PROBE_STEPS: Final = 3
-HOPED_RATE: Final = 0.8  # of proposals at places that nobody has tried yet
-ALL_KEPT: Final = 0.998  # of everybody's counts, a look
 
 
 class WidthPolicy(Protocol):
@@ -62,7 +59,7 @@ class AutoWidth:
         self._choices = [n for n in TRIED if n < most] + [most]
         self._costs = StepCosts()
         self._untried: dict[int, list[int]] = {}  # by mode, the widest last
-        self._everybody: dict[int, AcceptanceHistory] = {}  # by mode
+        self._acceptance = ModeAcceptance(most)
         self._current, self._drafted, self._mode = most, 0, 0  # of the last step
         self._steps = self._plain_steps = 0
         self._probing, self._probe_after = 0, FIRST_PROBE
@@ -72,11 +69,11 @@ class AutoWidth:
         self._drafted = len(drafted)
         if not drafted:
             return self._current
-        self._mode = Counter(map(_mode, drafted)).most_common(1)[0][0]
+        self._mode = most_frequent_mode(drafted)
         untried = self._untried.setdefault(self._mode, [n for n in self._choices for _ in range(2)])
         self._steps += 1
         if self._steps % EVERY == 0:
-            self._remember(drafted)
+            self._acceptance.remember(drafted)
         if untried:
             self._current = untried.pop()
         elif self._probing:
@@ -101,8 +98,7 @@ class AutoWidth:
 
     def _best(self, drafted: Seq[Sequence], sequences: int, choices: Seq[int]) -> int:
         """Of `choices`, what gives the most tokens a second; the current one where it is close."""
-        priors = {mode: self._prior(mode) for mode in {_mode(s) for s in drafted}}
-        expected = [expected_tokens(s.history.rates(priors[_mode(s)])) for s in drafted]
+        expected = self._acceptance.expected(drafted)
         plain = sequences - len(drafted)
 
         def speed(choice: int) -> float:
@@ -113,18 +109,3 @@ class AutoWidth:
         best = max(choices, key=speed)
         stays = self._current in choices and speed(best) < GAIN * speed(self._current)
         return self._current if stays else best
-
-    def _remember(self, drafted: Seq[Sequence]) -> None:
-        for sequence in drafted:
-            of_all = self._everybody.setdefault(_mode(sequence), AcceptanceHistory(ALL_KEPT))
-            of_all.add(*sequence.history.last)
-
-    def _prior(self, mode: int) -> list[float]:
-        hoped = [HOPED_RATE] * self._choices[-1]
-        of_all = self._everybody.get(mode)
-        return of_all.rates(hoped) if of_all else hoped
-
-
-def _mode(sequence: Sequence) -> int:
-    assert sequence.draft is not None
-    return sequence.draft.plan.mode

@@ -1,0 +1,44 @@
+"""What every sequence's drafts were accepted, mode by mode: the prior of each sequence's own.
+
+Asked by the width policies (verify_service.width_policy, verify_service.table_width).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence as Seq
+from typing import Final
+
+from verify_service.acceptance_history import AcceptanceHistory, expected_tokens
+from verify_service.sequence import Sequence
+
+HOPED_RATE: Final = 0.8  # of proposals at places that nobody has tried yet
+ALL_KEPT: Final = 0.998  # of everybody's counts, a look
+
+
+class ModeAcceptance:
+    """most: draft tokens at most."""
+
+    def __init__(self, most: int) -> None:
+        self._hoped = [HOPED_RATE] * most
+        self._everybody: defaultdict[int, AcceptanceHistory] = defaultdict(
+            lambda: AcceptanceHistory(ALL_KEPT)
+        )
+
+    def remember(self, drafted: Seq[Sequence]) -> None:
+        """Takes in what the last step of each was accepted."""
+        for sequence in drafted:
+            self._everybody[_mode(sequence)].add(*sequence.history.last)
+
+    def expected(self, drafted: Seq[Sequence]) -> list[list[float]]:
+        """[sequences][most + 1]: tokens that a step with 0..most proposals should give each."""
+        priors = {m: self._everybody[m].rates(self._hoped) for m in {_mode(s) for s in drafted}}
+        return [expected_tokens(s.history.rates(priors[_mode(s)])) for s in drafted]
+
+
+def most_frequent_mode(drafted: Seq[Sequence]) -> int:
+    """Of one sequence at least."""
+    return Counter(map(_mode, drafted)).most_common(1)[0][0]
+
+
+def _mode(sequence: Sequence) -> int:
+    assert sequence.draft is not None
+    return sequence.draft.plan.mode

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
+from serving.metrics import GPU_MEMORY, Reading
 from serving.options import OptionError
 
 SUPPORTED = ("cpu", "cuda")
@@ -16,6 +18,8 @@ def open_device(name: str) -> torch.device:
         device = torch.device(name)
         if device.type in SUPPORTED:
             torch.empty(1, device=device)
+            if device.type == "cuda":
+                GPU_MEMORY.source = partial(_memory, device)
             return device
         reason = f"only {' and '.join(SUPPORTED)} can be served"
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
@@ -31,3 +35,10 @@ def sized_by(option: str, value: int) -> Iterator[None]:
     except RuntimeError as error:  # torch.OutOfMemoryError is one
         reason = str(error).splitlines()[0]
         raise OptionError(option, value, f"exceeds the device's memory ({reason})") from None
+
+
+def _memory(device: torch.device) -> Reading:
+    return {
+        ("allocated",): torch.cuda.memory_allocated(device),
+        ("reserved",): torch.cuda.memory_reserved(device),
+    }

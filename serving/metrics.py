@@ -136,3 +136,12 @@ REQUESTS_FAILED = Counter(
     "Calls that ended with an error, refusals included, by ErrorInfo reason",
     "reason",
 )
+# Of those that compute on a GPU.
+GPU_MEMORY = Gauge(
+    "domino_gpu_memory_bytes", "GPU memory that tensors take, and that the process keeps", "kind"
+)
+IPC_HANDLES = Gauge(
+    "domino_cuda_ipc_handles",
+    "GPU memory and events of other processes open here, and own memory made for others",
+    "kind",
+)

@@ -10,11 +10,16 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
+from serving.metrics import IPC_HANDLES
+
 HANDLE_BYTES: Final = 64
 _SHARED_EVENT: Final = 0x2 | 0x4  # without times, for other processes
 _PEER_ACCESS: Final = 0x1  # enabled at need, where the memory is another GPU's
 
 Pointer = ctypes.c_void_p
+
+_held: Final = {"memory": 0, "event": 0, "own_memory": 0}  # the first two are to be given back
+IPC_HANDLES.source = lambda: {(kind,): count for kind, count in _held.items()}
 
 
 class Handle(ctypes.Structure):
@@ -54,6 +59,7 @@ def allocate(size: int) -> int:
     """Address of new device memory, an allocation of its own; never freed."""
     pointer = ctypes.c_uint64()
     _call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+    _held["own_memory"] += 1
     return pointer.value
 
 
@@ -85,6 +91,7 @@ def open_memory(handle: bytes) -> int:
         Handle.of(handle),
         ctypes.c_uint(_PEER_ACCESS),
     )
+    _held["memory"] += 1
     return pointer.value
 
 
@@ -92,15 +99,19 @@ def open_event(handle: bytes) -> Pointer:
     """Another process' event."""
     event = Pointer()
     _call("cuIpcOpenEventHandle", ctypes.byref(event), Handle.of(handle))
+    _held["event"] += 1
     return event
 
 
 def close_memory(address: int) -> None:
     _call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
+    _held["memory"] -= 1
 
 
-def destroy_event(event: Pointer) -> None:
+def close_event(event: Pointer) -> None:
+    """Of one that was opened."""
     _call("cuEventDestroy_v2", event)
+    _held["event"] -= 1
 
 
 def size_of(address: int) -> int:

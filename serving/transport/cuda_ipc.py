@@ -39,10 +39,14 @@ class CudaPool:
 
     def take(self) -> "OwnCuda":
         """Memory for one stream; raises RuntimeError."""
-        with self._lock:
-            idle = self._idle.pop() if self._idle else None
         with driver.current(self.number):
-            return OwnCuda(self, idle or _allocated())
+            with self._lock:
+                allocation = self._idle.pop() if self._idle else _allocated()
+            try:
+                return OwnCuda(self, allocation)
+            except RuntimeError:
+                self.give_back(allocation)
+                raise
 
     def give_back(self, allocation: _Allocation) -> None:
         with self._lock:
@@ -133,7 +137,7 @@ class MappedCuda:
         with driver.current(self._number):
             self.release()
             for event in self._events:
-                driver.destroy_event(event)
+                driver.close_event(event)
             driver.close_memory(self._address)
 
 

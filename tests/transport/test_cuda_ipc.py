@@ -13,6 +13,7 @@ import torch
 
 from domino_serve.v1 import draft_pb2
 from serving.errors import BadRequest
+from serving.metrics import IPC_HANDLES
 from serving.transport import cuda_driver
 from serving.transport.cuda_ipc import CudaPool, MappedCuda
 from serving.transport.plane import CUDA_IPC, INLINE
@@ -90,16 +91,41 @@ def test_what_was_taken_stays_when_the_slot_is_filled_again() -> None:
 def test_memory_is_used_again_and_nothing_stays_open(driver: ctypes.CDLL) -> None:
     """Each draft that comes and goes would cost 8 MiB of GPU memory; freeing it is not allowed."""
     pool = CudaPool(DEVICE)
-    handles = set()
+    handles, before = set(), counts()
     for _ in range(3):
         both = pair(pool)
         handles.add(pool_handle(both))
         assert (driver.fake_opened(), driver.fake_events()) == (1, 2)
+        assert counts() == (before[0] + 1, before[1] + 2, before[2] + 1)
         both.sender.close()
         both.receiver.close()
         assert (driver.fake_opened(), driver.fake_events()) == (0, 0)
+        assert counts() == (*before[:2], before[2] + 1)
         assert both.sender.plane == INLINE
     assert len(handles) == 1
+
+
+def counts() -> tuple[float, ...]:
+    """As the metrics tell them: memory and events of others, and own memory."""
+    return tuple(IPC_HANDLES.read()[kind,] for kind in ("memory", "event", "own_memory"))
+
+
+def test_memory_that_cannot_be_prepared_is_kept_for_the_next_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU that was full for a moment would lose 8 MiB more at each attempt."""
+    pool = CudaPool(DEVICE)
+    pool.give_back(pool.take()._allocation)
+    own = counts()[2]
+
+    def full(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="out of memory"):
+        patch.setattr(cuda_driver, "copy", full)
+        pool.take()
+    pool.take()
+    assert counts()[2] == own
 
 
 def pool_handle(both: Pair) -> bytes:

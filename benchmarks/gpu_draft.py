@@ -28,7 +28,7 @@ from benchmarks.gpu_draft_model import (
     rollouts,
 )
 from benchmarks.gpu_verify_timing import capture, copy_tb_s, replay_us
-from benchmarks.provenance import tree
+from benchmarks.gpu_verify_tree import add_argument, imported_tree
 from benchmarks.rollout_generator import QWEN3_8B, generate
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
@@ -135,6 +135,7 @@ def main() -> None:
     """Proves, times, writes the JSON and prints the table and the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
+    add_argument(parser)
     options = parser.parse_args()
     proofs = []
     for line in network():
@@ -147,8 +148,13 @@ def main() -> None:
         "command": COMMAND,
     }
     weights = "layers random, head generated, Qwen3-8B-Domino shapes, bfloat16"
-    result: dict[str, Any] = {"about": about, "tree": tree(), "weights": weights}
-    result |= {"copy_tb_s": copy_tb_s(), "steps": time_steps(proofs), "proofs": proofs}
+    result: dict[str, Any] = {"about": about, "tree": imported_tree(options.tree)}
+    result |= {
+        "weights": weights,
+        "copy_tb_s": copy_tb_s(),
+        "steps": time_steps(proofs),
+        "proofs": proofs,
+    }
     result["executor"] = time_executor()
     result["figures"] = figures(result)
     options.json.write_text(json.dumps(result, indent=1) + "\n")

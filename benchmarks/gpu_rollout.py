@@ -18,7 +18,7 @@ import triton
 from torch import Tensor
 
 from benchmarks import rollout_checks
-from benchmarks.provenance import tree
+from benchmarks.gpu_verify_tree import add_argument, imported_tree
 from benchmarks.rollout_generator import QWEN3_8B, QWEN36_27B, Generated, Shapes, generate
 from domino_kernels.rollout import Mode
 from domino_kernels.rollout_certified import LARGEST_BATCH
@@ -156,6 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--skip-checks", action="store_true")
+    add_argument(parser)
     options = parser.parse_args()
     proofs = [] if options.skip_checks else prove()
     rows = time_target("8b", QWEN3_8B, (1, 8, 16, 32, 64), flat=False)
@@ -167,7 +168,8 @@ def main() -> None:
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
         "command": COMMAND,
     }
-    result: dict[str, Any] = {"about": about, "tree": tree(), "weights": "generated", "rows": rows}
+    result: dict[str, Any] = {"about": about, "tree": imported_tree(options.tree)}
+    result |= {"weights": "generated", "rows": rows}
     result |= {"figures": figures(rows, about), "proofs": proofs}
     options.json.write_text(json.dumps(result, indent=1) + "\n")
     print(table(rows))

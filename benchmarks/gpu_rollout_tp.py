@@ -20,7 +20,7 @@ import torch.multiprocessing as mp
 import triton
 
 from benchmarks.gpu_rollout import POOL, PROPOSALS, base_only, replay_ms
-from benchmarks.provenance import tree
+from benchmarks.gpu_verify_tree import add_argument, imported_tree
 from benchmarks.rollout_checks import CheckFailed, same, small
 from benchmarks.rollout_generator import QWEN36_27B, Generated, Shapes, generate
 from domino_kernels.rollout import DominoRollout, Mode
@@ -116,7 +116,7 @@ def slowest(shard: VocabShard, rows: list[dict[str, Any]]) -> list[dict[str, Any
     return rows
 
 
-def rank_main(rank: int, port: int, out: str, tiny: bool) -> None:
+def rank_main(rank: int, port: int, out: str, tiny: bool, known: Path | None) -> None:
     """One rank: proves, times, and on rank 0 writes and prints."""
     torch.cuda.set_device(rank)
     dist.init_process_group(
@@ -134,11 +134,11 @@ def rank_main(rank: int, port: int, out: str, tiny: bool) -> None:
         shard = VocabShard.of(shapes.vocab, group)
         rows = slowest(shard, time_rank(head, shard))
     if rank == 0:
-        report(rows, proofs, out)
+        report(rows, proofs, out, imported_tree(known))
     dist.destroy_process_group()
 
 
-def report(rows: list[dict[str, Any]], proofs: list[str], out: str) -> None:
+def report(rows: list[dict[str, Any]], proofs: list[str], out: str, tree: dict[str, Any]) -> None:
     """Writes the JSON file and prints the table beside the seed's."""
     about: dict[str, Any] = {
         "hardware": f"{RANKS} x {torch.cuda.get_device_name()}",
@@ -164,7 +164,7 @@ def report(rows: list[dict[str, Any]], proofs: list[str], out: str) -> None:
                 found.append(figure | {"lower_is_better": True} | about)
     for figure in found:
         print(figure["id"], figure["value"], "goal", figure["goal"], figure["met"])
-    result = {"about": about, "tree": tree(), "weights": "generated", "rows": rows}
+    result = {"about": about, "tree": tree, "weights": "generated", "rows": rows}
     result |= {"figures": found}
     Path(out).write_text(json.dumps(result | {"proofs": proofs}, indent=1) + "\n")
 
@@ -175,8 +175,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--port", type=int, default=29571)
     parser.add_argument("--tiny", action="store_true", help="small shapes, to try the program")
+    add_argument(parser)
     options = parser.parse_args()
-    arguments = options.port, str(options.json), options.tiny
+    arguments = options.port, str(options.json), options.tiny, options.tree
     mp.spawn(rank_main, arguments, nprocs=RANKS)  # type: ignore[attr-defined,no-untyped-call]
 
 

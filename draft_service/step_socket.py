@@ -9,6 +9,7 @@ from typing import Final
 from draft_service.config import DraftServiceConfig
 from serving.transport.frames import Frames
 from serving.transport.frames_listener import FramesListener
+from serving.transport.spin import spin_s
 
 END_S: Final = 10.0  # a step takes less
 
@@ -18,8 +19,8 @@ Serve = Callable[[Frames], None]
 class StepSocket:
     """Calls `serve` with each connection in a thread of its own."""
 
-    def __init__(self, serve: Serve) -> None:
-        self._listener, self._serve = FramesListener(), serve
+    def __init__(self, serve: Serve, *, spin_s: float = 0.0) -> None:
+        self._listener, self._serve = FramesListener(spin_s=spin_s), serve
         self._threads: list[threading.Thread] = []
         self.name = self._listener.name
         self._acceptor = threading.Thread(target=self._accept, name="step-socket", daemon=True)
@@ -47,4 +48,4 @@ def listen(config: DraftServiceConfig, serve: Serve) -> StepSocket | None:
     and on systems without abstract sockets."""
     if not config.step_socket or config.tls_cert or sys.platform != "linux":
         return None
-    return StepSocket(serve)
+    return StepSocket(serve, spin_s=spin_s(config.spin_s, config.device))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 
 from domino_serve.v1 import verify_pb2, verify_pb2_grpc
 from serving.compute_thread import ComputeThread
@@ -37,6 +38,8 @@ def main() -> int:
         options=config,
     )
     # Torch takes seconds to import: a bad option or a taken port is told before.
+    from serving.transport.spin import spin_s
+    from verify_service.draft_link import GrpcDraftLink
     from verify_service.draft_links import DraftLinks
     from verify_service.draft_memory import memories_of
     from verify_service.load import load
@@ -50,6 +53,7 @@ def main() -> int:
         loaded.hello,
         follow=loaded.updates.follow if loaded.updates else None,
         memories=memories_of(config),
+        connect=partial(GrpcDraftLink, spin_s=spin_s(config.spin_s, config.device)),
     )
     servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)

@@ -53,6 +53,11 @@ class VerifyConfig(ServiceOptions):
     draft_step_s: float = field(
         1.0, help="longest wait for a draft in a step; then it goes on without, until the answer"
     )
+    spin_s: float | None = field(
+        None,
+        help="how long a draft's answer is looked for at a local socket before sleeping, which "
+        "keeps a core busy (default: 0.02 on a GPU with 8 cores or more, else 0)",
+    )
     timeline: Path | None = field(
         None, help="file for the times of each step, written at the end (bench timeline reads it)"
     )
@@ -106,5 +111,7 @@ class VerifyConfig(ServiceOptions):
         if self.timeline and not os.access(self.timeline.absolute().parent, os.W_OK):
             raise OptionError("timeline", str(self.timeline), "cannot be written; name a folder")
         check_seconds(self, "draft_step_s", "draft_timeout_s", "step_timeout_s", "grace_s")
+        if self.spin_s is not None:
+            check_seconds(self, "spin_s", or_zero=True)
         if self.width > 1 and self.draft is None:
             raise OptionError("width", self.width, "needs a draft: give --draft, or no --width")

@@ -87,6 +87,8 @@ class GrpcDraftLink:
         timeout_s: float,
         projection: int = 0,
         memories: Mapping[Plane, MakeMemory] = NONE,
+        *,
+        spin_s: float = 0.0,
     ) -> None:
         """Connects; raises Mismatch, ContractMismatch (not one of ours) or DraftUnavailable.
 
@@ -108,7 +110,7 @@ class GrpcDraftLink:
         self.max_rows = min(int(answer.max_rows), MAX_ROW_BYTES // row_bytes)
         self.context_id, self.late_answers = answer.context_id, 0
         self.incarnation = answer.incarnation
-        self._steps = opened(stub, answer.step_socket)
+        self._steps = opened(stub, answer.step_socket, spin_s=spin_s)
         log.info("%s: steps go by %s", self._peer, type(self._steps).__name__)
         self._sent = self._most_results = 0
         self._rows = Sender()

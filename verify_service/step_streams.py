@@ -116,9 +116,11 @@ class SocketSteps:
         self._frames.close()
 
 
-def opened(stub: draft_pb2_grpc.DraftServiceStub, step_socket: str) -> StepStream:
+def opened(
+    stub: draft_pb2_grpc.DraftServiceStub, step_socket: str, *, spin_s: float = 0.0
+) -> StepStream:
     """By the socket of that name, where there is one and it can be reached."""
     if step_socket:
         with suppress(OSError):  # another host, user or network namespace
-            return SocketSteps(Frames.connected(step_socket))
+            return SocketSteps(Frames.connected(step_socket, spin_s=spin_s))
     return GrpcSteps(stub)

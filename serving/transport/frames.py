@@ -3,6 +3,7 @@
 What gRPC's streams do in Python with four threads a process, for draft and verify of one host.
 """
 
+import math
 import select
 import socket
 import struct
@@ -15,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 
 MOST_BYTES: Final = 64 << 20  # of a message, as gRPC's limit
 _LENGTH: Final = struct.Struct("<I")
-_READ: Final = 1 << 20
+_READ: Final = 256 << 10  # what a socket's buffer holds at most
 
 M = TypeVar("M", bound=Message)
 
@@ -27,12 +28,14 @@ class FramesEnded(Exception):
 class Frames:
     """One connection, used by one thread but for `cancel` and `is_open`."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._read = bytearray()
+    def __init__(self, connection: socket.socket, *, spin_s: float = 0.0) -> None:
+        """spin_s: how long a message is looked for without sleeping, see serving.transport.spin."""
+        connection.setblocking(False)
+        self._socket, self._spin_s = connection, spin_s
+        self._buffer, self._read = memoryview(bytearray(_READ)), bytearray()
 
     @classmethod
-    def connected(cls, name: str) -> Self:
+    def connected(cls, name: str, *, spin_s: float = 0.0) -> Self:
         """To the abstract socket of that name; OSError where it cannot be reached."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -40,7 +43,7 @@ class Frames:
         except OSError:
             connection.close()
             raise
-        return cls(connection)
+        return cls(connection, spin_s=spin_s)
 
     @property
     def is_open(self) -> bool:
@@ -55,27 +58,34 @@ class Frames:
     def send(self, message: Message, timeout_s: float | None) -> None:
         """Raises FramesEnded, also when the other side does not take it all in time."""
         data = message.SerializeToString()
+        left = memoryview(_LENGTH.pack(len(data)) + data)
+        until = _until(timeout_s)
         try:
-            self._socket.settimeout(timeout_s)
-            self._socket.sendall(_LENGTH.pack(len(data)) + data)
-        except OSError as error:
+            while left:
+                with suppress(BlockingIOError):
+                    left = left[self._socket.send(left) :]
+                if left and not self._wait(select.POLLOUT, until):
+                    raise FramesEnded("cannot be sent to: it takes nothing more")
+        except (OSError, ValueError) as error:
             raise FramesEnded(f"cannot be sent to: {error}") from error
 
     def receive(self, kind: type[M], timeout_s: float | None) -> M | None:
         """The next message; None when it is not there in time. Raises FramesEnded."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = _until(timeout_s)
+        spin_until = min(until, time.monotonic() + self._spin_s)
         try:
             while (data := self._whole()) is None:
-                left = None if until is None else max(0.0, until - time.monotonic())
-                self._socket.settimeout(left)
-                part = self._socket.recv(_READ)
-                if not part:
+                try:
+                    count = self._socket.recv_into(self._buffer)
+                except BlockingIOError:
+                    if time.monotonic() >= spin_until and not self._wait(select.POLLIN, until):
+                        return None
+                    continue
+                if not count:
                     raise FramesEnded("ended the stream")
-                self._read += part
+                self._read += self._buffer[:count]
             return kind.FromString(data)
-        except (TimeoutError, BlockingIOError):
-            return None
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: closed here meanwhile
             raise FramesEnded(f"ended the stream: {error}") from error
         except DecodeError as error:
             raise FramesEnded("sent what is no message") from error
@@ -100,6 +110,16 @@ class Frames:
         self.cancel()
         self._socket.close()
 
+    def _wait(self, event: int, until: float) -> bool:
+        """Sleeps until it can be tried again; False when it is too late for that."""
+        left = until - time.monotonic()
+        if left <= 0:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, event)
+        poll.poll(None if left == math.inf else math.ceil(left * 1e3))
+        return True
+
     def _whole(self) -> bytes | None:
         """Takes a message out of what was read."""
         start = _LENGTH.size
@@ -113,3 +133,8 @@ class Frames:
         data = bytes(self._read[start : start + size])
         del self._read[: start + size]
         return data
+
+
+def _until(timeout_s: float | None) -> float:
+    """On the monotonic clock."""
+    return math.inf if timeout_s is None else time.monotonic() + timeout_s

@@ -18,7 +18,9 @@ class FramesListener:
     It has no file, so that nothing is left of a killed process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, spin_s: float = 0.0) -> None:
+        """spin_s: of its connections."""
+        self._spin_s = spin_s
         self.name = f"domino-serve-{secrets.token_hex(16)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(f"\0{self.name}")
@@ -32,7 +34,7 @@ class FramesListener:
             except OSError:
                 return None
             if _is_ours(connection):
-                return Frames(connection)
+                return Frames(connection, spin_s=self._spin_s)
             connection.close()
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """Messages by a local socket: whole, in order, in time, and an end that is noticed at once."""
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,13 +10,14 @@ import pytest
 from domino_serve.v1 import draft_pb2
 from serving.transport.frames import Frames, FramesEnded
 from serving.transport.frames_listener import FramesListener
+from serving.transport.spin import SPIN_S, spin_s
 
 
-@pytest.fixture
-def ends() -> Iterator[tuple[Frames, Frames]]:
-    """Both ends of a connection, by a listener."""
-    listener = FramesListener()
-    there = Frames.connected(listener.name)
+@pytest.fixture(params=[0.0, 0.02, 60.0], ids=["sleeping", "spinning-first", "spinning"])
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[Frames, Frames]]:
+    """Both ends of a connection, by a listener; whatever waits for them."""
+    listener = FramesListener(spin_s=request.param)
+    there = Frames.connected(listener.name, spin_s=request.param)
     here = listener.accept()
     assert here is not None
     yield there, here
@@ -91,6 +93,41 @@ def test_other_names_lead_nowhere() -> None:
     """A name is all that another host's process would have."""
     with pytest.raises(OSError):
         Frames.connected("domino-serve-of-nobody")
+
+
+def test_who_waits_is_woken_by_an_end(ends: tuple[Frames, Frames]) -> None:
+    """A drain that waits for a stream whose thread sleeps, or looks on for ever."""
+    _, here = ends
+    found: list[draft_pb2.StepRequest] = []
+    waiting = threading.Thread(
+        target=lambda: found.extend(here.messages(draft_pb2.StepRequest)), daemon=True
+    )
+    waiting.start()
+    here.cancel()
+    waiting.join(30)
+    assert not waiting.is_alive() and not found
+
+
+@pytest.mark.parametrize(
+    ("option", "device", "cores", "seconds"),
+    [
+        (None, "cuda:1", 8, SPIN_S),
+        (None, "cuda", 7, 0.0),
+        (None, "cpu", 64, 0.0),
+        (0.0, "cuda", 64, 0.0),
+        (0.5, "cpu", 2, 0.5),
+    ],
+)
+def test_only_who_has_cores_to_spare_looks_on_by_default(
+    option: float | None,
+    device: str,
+    cores: int,
+    seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A service that looks for messages on the cores that compute."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert spin_s(option, device) == seconds
 
 
 def send_all(frames: Frames, messages: list[draft_pb2.StepRequest]) -> None:

@@ -9,6 +9,7 @@ that each step's width gives on average, so that acceptance adds no noise of its
 import argparse
 import datetime
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -26,8 +27,8 @@ from verify_service.table_width import TableWidth
 COMMAND = "python -m benchmarks.gpu_auto --json FILE"
 LABEL = "RANDOM WEIGHTS, SYNTHETIC ACCEPTANCE, Qwen3-8B shapes, bfloat16"
 CONCURRENCIES, CONTEXTS, MOST_TOKENS = (1, 8, 32, 64, 128), (640, 4096, 16384), 530_000
-NEW, WARM_UP = 256, 200
-TOKENS = MOST_TOKENS + max(CONCURRENCIES) * (NEW + 192)
+STEPS, PLAIN = 28, 48  # steps of a measurement with drafts, and without
+TOKENS = MOST_TOKENS + max(CONCURRENCIES) * (256 + 192)
 WIDTHS = (8, 16)
 RATES = {"high": 0.88, "low": 0.5, "poor": 0.2}  # 7.25, 2.0 and 1.25 tokens a step of width 16
 AR_REPEATS = 3
@@ -43,16 +44,19 @@ def main() -> None:
     add_argument(parser)
     options = parser.parse_args()
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    rows = measured(options.rates.split(","))
     about = {
         "hardware": torch.cuda.get_device_name(),
         "date": date,
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
         "command": COMMAND,
     }
-    result: Row = {"label": LABEL, **about, "tree": imported_tree(options.tree), "rows": rows}
-    result["figures"] = [{**figure, **about} for figure in figures(rows)]
-    options.json.write_text(json.dumps(result, indent=1) + "\n")
+    rows: list[Row] = []
+    result: Row = {"label": LABEL, **about, "rows": rows}
+    for found in measured(options.rates.split(",")):
+        rows.append(found)
+        result["tree"] = imported_tree(options.tree)
+        result["figures"] = [{**figure, **about} for figure in figures(rows)]
+        options.json.write_text(json.dumps(result, indent=1) + "\n")  # kept if it is cut short
     print(f"{LABEL}\n\n{table(rows)}\n")
     for found in result["figures"]:
         print(found["id"], found["value"], "goal", found["goal"])
@@ -62,18 +66,20 @@ def places() -> list[Place]:
     return [(c, at) for c in CONCURRENCIES for at in CONTEXTS if c * at <= MOST_TOKENS]
 
 
-def measured(rates: list[str]) -> list[Row]:
+def measured(rates: list[str]) -> Iterator[Row]:
     """One row a place and acceptance: tokens/s of AR, of each width, of auto."""
     pair = GpuPair()
     alone = pair.plain(max_sequences=max(CONCURRENCIES), tokens=TOKENS)
     plain = {place: plain_speeds(alone, place) for place in places()}
     del alone
     drafted = pair.drafted(max_sequences=max(CONCURRENCIES), tokens=TOKENS, widths=[1, *WIDTHS])
-    return [row(drafted, place, name, plain[place]) for name in rates for place in places()]
+    for name in rates:
+        for place in places():
+            yield row(drafted, place, name, plain[place])
 
 
 def plain_speeds(pair: Pair, place: Place) -> list[float]:
-    load = load_of(place, 1, None, 64)
+    load = load_of(place, 1, None, PLAIN)
     pair.run(load)
     return [pair.run(load).expected_tok_s for _ in range(AR_REPEATS)]
 
@@ -90,13 +96,19 @@ def load_of(place: Place, width: int, rate: float | None, new: int) -> Load:
     )
 
 
+def tokens(rate: float, width: int) -> int:
+    """What STEPS steps of that width give a request, and no fewer than as many plain ones."""
+    return round(max(STEPS * sum(rate**j for j in range(width)), PLAIN))
+
+
 def row(pair: Pair, place: Place, name: str, plain: list[float]) -> Row:
     """Widths and auto beside AR's speeds; the policy has served the same load before."""
-    fixed = {f"b{w}": pair.run(load_of(place, w, RATES[name], NEW)) for w in WIDTHS}
+    rate, most = RATES[name], max(WIDTHS)
+    fixed = {f"b{w}": pair.run(load_of(place, w, rate, tokens(rate, w))) for w in WIDTHS}
     assert pair.costs is not None
-    policy = TableWidth(pair.costs, max(WIDTHS) - 1)
-    pair.run(load_of(place, max(WIDTHS), RATES[name], WARM_UP), policy)
-    auto = pair.run(load_of(place, max(WIDTHS), RATES[name], NEW), policy)
+    policy = TableWidth(pair.costs, most - 1)
+    for _ in range(2):  # the first time it learns
+        auto = pair.run(load_of(place, most, rate, tokens(rate, most)), policy)
     speeds = {"ar": median(plain), **{arm: run.expected_tok_s for arm, run in fixed.items()}}
     spread = median(abs(x - speeds["ar"]) for x in plain) / speeds["ar"]
     found = {"concurrency": place[0], "context": place[1], "acceptance": name, "tok_s": speeds}

@@ -91,11 +91,10 @@ class Pair:
         """Answers the load by an engine of its own."""
         engine = self._engine(load, widths)
         ends = Ends(load.concurrency)
-        requests = self._requests(load, ends.emit)
-        engine.start(compute=COMPUTE)
+        for request in self._requests(load, ends.emit):
+            engine.submit(request)
+        engine.start(compute=COMPUTE)  # now, so that the first step has them all
         try:
-            for request in requests:
-                engine.submit(request)
             ends.wait()
         finally:
             engine.stop()

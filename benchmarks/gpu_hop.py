@@ -2,7 +2,8 @@
 
 Weights are RANDOM (`python -m benchmarks.random_pair FOLDER`), acceptance is SYNTHETIC, at the
 lengths the Domino authors published. Steps are read from the verify service's timeline: those in
-which every request drafts. The same by the local socket and by gRPC's stream.
+which every request drafts (with ping-pong half of them; ms is then half a cycle's). The same by the
+local socket and by gRPC's stream.
 """
 
 import argparse
@@ -35,11 +36,18 @@ DOMINO = LENGTHS[spec.MODE_DOMINO]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GrpcStack(StackConfig):
-    """Services whose steps go by gRPC although they share a host."""
+class HopStack(StackConfig):
+    """way: "grpc" where steps go by gRPC although services share a host; turn: of ping-pong."""
+
+    way: str
+    turn: str
+
+    def verify_flags(self) -> list[str]:
+        return [*StackConfig.verify_flags(self), "--ping-pong", self.turn]
 
     def draft_flags(self) -> list[str]:
-        return [*StackConfig.draft_flags(self), "--no-step-socket"]
+        own = ["--no-step-socket"] if self.way == "grpc" else []
+        return [*StackConfig.draft_flags(self), *own]
 
 
 def main() -> None:
@@ -49,12 +57,15 @@ def main() -> None:
     parser.add_argument("--draft-device", help="the draft's, if another")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--ways", default="socket,grpc")
+    parser.add_argument("--ping-pong", default="off", help="off, auto, always, comma-separated")
+    parser.add_argument("--concurrency", default="1,8,32", help="of these")
     parser.add_argument("--cycle", type=Path, help="result of benchmarks.gpu_cycle, for the hop")
     parser.add_argument("--json", type=Path, required=True)
     add_argument(parser)
     args = parser.parse_args()
     origin = provenance.Origin.at_start("python -m benchmarks.gpu_hop --pair FOLDER --json FILE")
-    rows = [row for way in args.ways.split(",") for row in measured(args, way)]
+    turns = args.ping_pong.split(",")
+    rows = [r for way in args.ways.split(",") for turn in turns for r in measured(args, way, turn)]
     about = {
         "hardware": provenance.hardware(args.device),
         "date": origin.date,
@@ -72,14 +83,16 @@ def main() -> None:
         print(found["id"], found["value"], "goal", found["goal"])
 
 
-def measured(args: argparse.Namespace, way: str) -> Iterator[dict[str, Any]]:
+def measured(args: argparse.Namespace, way: str, turn: str) -> Iterator[dict[str, Any]]:
     """A row a concurrency; servers anew for each width, whose acceptance is its first load's."""
-    kind = GrpcStack if way == "grpc" else StackConfig
-    for width in sorted(set(WIDTHS.values()), reverse=True):
-        loads = [count for count, own in WIDTHS.items() if own == width]
+    asked = {int(count): WIDTHS[int(count)] for count in args.concurrency.split(",")}
+    for width in sorted(set(asked.values()), reverse=True):
+        loads = [count for count, own in asked.items() if own == width]
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "timeline.json"
-            config = kind(
+            config = HopStack(
+                way=way,
+                turn=turn,
                 target=args.pair / "target",
                 draft=args.pair / "draft",
                 mode="domino",
@@ -91,18 +104,19 @@ def measured(args: argparse.Namespace, way: str) -> Iterator[dict[str, Any]]:
                 kv_tokens=32 * (PROMPT + NEW + 256),
                 synthetic_acceptance=str(DOMINO[loads[0]]),
                 timeline=file,
+                width_policy="auto" if turn == "auto" else None,
                 show_logs=False,
             )
             vocab = open_target(config.target)[1].vocab_size
             with Stack(config) as stack:
                 for count in loads:
-                    say(f"{way}, width {width}, C{count}")
+                    say(f"{way}, ping-pong {turn}, width {width}, C{count}")
                     serve(stack.router_address, count, vocab)
             steps = [Step(**step) for step in json.loads(file.read_text())["steps"]]
         for count in loads:
             load = Load(concurrency=count, prompt=PROMPT, new=NEW, width=width)
-            found = {"way": way, "concurrency": count, "width": width}
-            yield found | asdict(times(steps, load))
+            found = {"way": way, "ping_pong": turn, "concurrency": count, "width": width}
+            yield found | asdict(times(steps, load, any_width=turn == "auto", halves=turn != "off"))
 
 
 def serve(address: str, count: int, vocab: int) -> None:
@@ -130,7 +144,7 @@ def figures(
     where = "one GPU" if devices["verify"] == devices["draft"] else "two GPUs"
     for row in rows:
         count, ms = row["concurrency"], float(row["ms"])
-        if row["way"] != "socket":
+        if row["way"] != "socket" or row["ping_pong"] != "off":
             continue
         theirs = LENGTHS[spec.MODE_DFLASH][count] / VLLM_MS[count]
         ratio = DOMINO[count] / ms / theirs
@@ -153,10 +167,10 @@ def figure(name: str, value: float, unit: str, goal: float, *, lower: bool) -> d
 def table(rows: Sequence[dict[str, Any]]) -> str:
     lines = []
     for r in rows:
-        cells = [r["way"], str(r["concurrency"]), str(r["width"]), f"{r['ms']:.3f}"]
+        cells = [r["way"], r["ping_pong"], str(r["concurrency"]), str(r["width"]), f"{r['ms']:.3f}"]
         cells += [f"{r['tokens']:.2f}", f"{r['tok_s']:.0f}"]
         lines.append(cells + [f"{r['laps'][lap]:.3f}" for lap in LAPS])
-    return text_table(("way", "C", "width", "ms", "tokens", "tok/s", *LAPS), lines)
+    return text_table(("way", "ping-pong", "C", "width", "ms", "tokens", "tok/s", *LAPS), lines)
 
 
 if __name__ == "__main__":

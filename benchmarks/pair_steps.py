@@ -188,15 +188,16 @@ class ContinuedSeats(Seats):
         return session
 
 
-def times(steps: Seq[Step], load: Load, *, any_width: bool = False) -> Times:
+def times(steps: Seq[Step], load: Load, *, any_width: bool = False, halves: bool = False) -> Times:
     """Of the full steps that follow each other; raises ValueError without any.
 
-    any_width: a policy chose it.
+    any_width: a policy chose it. halves: steps of half of the requests are full too.
     """
+    fewest = load.concurrency // 2 if halves else load.concurrency
 
     def is_full(step: Step) -> bool:
-        decoding = step.sequences == load.concurrency and not step.prompt_positions
-        return decoding and (any_width or step.positions == load.concurrency * load.width)
+        decoding = fewest <= step.sequences <= load.concurrency and not step.prompt_positions
+        return decoding and (any_width or step.positions == step.sequences * load.width)
 
     pairs = [(a, b) for a, b in pairwise(steps) if is_full(a) and is_full(b)]
     if not pairs:
@@ -206,7 +207,7 @@ def times(steps: Seq[Step], load: Load, *, any_width: bool = False) -> Times:
     return Times(
         steps=len(pairs),
         ms=median(spans) / 1e6,
-        tokens=tokens / len(pairs) / load.concurrency,
+        tokens=tokens / sum(a.sequences for a, _ in pairs),
         tok_s=tokens / sum(spans) * 1e9,
         expected_tok_s=sum(_expected(a, load) for a, _ in pairs) / sum(spans) * 1e9,
         laps={name: median(getattr(a, f"{name}_ns") for a, _ in pairs) / 1e6 for name in LAPS},

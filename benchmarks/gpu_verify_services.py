@@ -2,7 +2,8 @@
 
 `python -m benchmarks.gpu_verify_services --target T --draft D --json FILE` starts each place's
 services, asks the demo's prompts plainly, drafted and sampled, then serves under torchrun, then
-kills a rank while a request runs and tells how long the group takes to end.
+kills a rank while a request runs and tells how long the group takes to end. `--cpu FILE` keeps the
+CPU's answers: it is written where it does not exist.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def served(config: StackConfig, max_tokens: int) -> Run:
     run = Run()
     with Stack(config, say=run.log.append) as stack, Client(stack.router_address) as client:
         ask(client, max_tokens, ARMS, run)
+    return run
+
+
+def of_cpu(config: StackConfig, max_tokens: int, kept: Path | None) -> Run:
+    """The CPU's answers, from `kept` where that file exists; it is written otherwise."""
+    if kept and kept.exists():
+        found = json.loads(kept.read_text())
+        answers = {arm: [tuple(ids) for ids in rows] for arm, rows in found["answers"].items()}
+        return Run(answers=answers, tokens_s=found["tokens_s"], log=found["log"])
+    run = served(config, max_tokens)
+    if kept:
+        kept.write_text(json.dumps(asdict(run)))
     return run
 
 
@@ -142,13 +155,14 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tp", type=int, default=2)
     parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--cpu", type=Path, help="where the CPU's answers are kept")
     add_argument(parser)
     options = parser.parse_args()
     alone = StackConfig(target=options.target, draft=options.draft, dtype="float32")
     on_gpu = replace(alone, device=options.device)
     group = replace(on_gpu, tp=options.tp)
     runs = {
-        "cpu": served(replace(alone, device="cpu"), options.max_tokens),
+        "cpu": of_cpu(replace(alone, device="cpu"), options.max_tokens, options.cpu),
         f"{options.device}, 1 rank": served(on_gpu, options.max_tokens),
         f"{options.device}, {options.tp} ranks": served(group, options.max_tokens),
         f"{options.device}, torchrun": under_torchrun(group, options.max_tokens),

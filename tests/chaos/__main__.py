@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.provenance import Origin, cpu
 from tests.chaos.cancels import storm
 from tests.chaos.cluster import cluster
+from tests.chaos.device_storm import storm_of_kills
 from tests.chaos.figures import figures, table
 from tests.chaos.kills import freeze, kill_drafts, kill_rank, kill_router, kill_verifies
 from tests.chaos.overload import flood
@@ -24,7 +25,8 @@ from tests.services.checkpoints import other_weights
 
 Run = Callable[[Path, Sequence[Case], argparse.Namespace], dict[str, Any]]
 PART = ("date", "command", "tree", "versions")
-ROOM = {"max_sequences": 8, "max_waiting": 16}  # so that waiting and being refused happen
+ROOM: Any = {"max_sequences": 8, "max_waiting": 16}  # so that waiting and being refused happen
+ON_GPU = "device_storm"  # only when it is named
 
 
 def _draft_kill(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
@@ -77,6 +79,16 @@ def _soak(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> d
         return soak(services, cases, args.soak_s, args.seed, weights)
 
 
+def _device_storm(
+    tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace
+) -> dict[str, Any]:
+    verify, draft = ({"device": device, "page_size": 64} for device in args.devices.split(","))
+    draft |= {"max_sessions": 16}
+    with cluster(tokenizer, drafts=2, draft=draft, measured=True, **ROOM, **verify) as services:
+        found = storm_of_kills(services, cases, args.storm_s, args.seed)
+    return {"devices": args.devices, **found}
+
+
 def _fuzz(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
     return campaign(args.messages, args.seed, args.rpcs)
 
@@ -90,19 +102,26 @@ RUNS: dict[str, Run] = {
     "rolling": _rolling,
     "fuzz": _fuzz,
     "soak": _soak,
+    ON_GPU: _device_storm,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 when every goal that was run is met."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"of {', '.join(RUNS)}; all if none")
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUN", help=f"of {', '.join(RUNS)}; all but {ON_GPU} if none"
+    )
     parser.add_argument("--draft-streams", type=int, default=200)
     parser.add_argument("--verify-streams", type=int, default=100)
     parser.add_argument("--cancels", type=int, default=2000)
     parser.add_argument("--messages", type=int, default=100_000, help="fuzzed messages of each RPC")
     parser.add_argument("--rpcs", default="", help="fuzz those only whose names begin so")
     parser.add_argument("--soak-s", type=float, default=1800.0, help="seconds of the soak")
+    parser.add_argument("--storm-s", type=float, default=60.0, help=f"seconds of the {ON_GPU}")
+    parser.add_argument(
+        "--devices", default="cuda,cuda", help=f"the {ON_GPU}'s, of verify and draft (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument(
@@ -119,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unknown runs {', '.join(sorted(unknown))}; known: {', '.join(RUNS)}")
     line = " ".join(["python -m tests.chaos", *(sys.argv[1:] if argv is None else argv)])
     origin, (results, parts) = Origin.at_start(line), earlier(args.earlier)
-    runs = args.runs or [name for name in RUNS if name not in results]
+    runs = args.runs or [name for name in RUNS if name not in results and name != ON_GPU]
     cases = known_cases(16, args.seed) if runs else []
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = save_tokenizer(Path(folder))

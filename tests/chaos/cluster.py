@@ -6,10 +6,11 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from domino_cli.rank_processes import rank_variables
@@ -170,19 +171,19 @@ def cluster(
     routers: int = 1,
     ranks: int = 1,
     ping_s: float = USUAL_S,
+    draft: Mapping[str, object] = MappingProxyType({}),
+    measured: bool = False,
     **verify: object,
 ) -> Iterator[Cluster]:
-    """Running services; `verify` are options of the verify groups, `ranks` of the first one.
+    """Running services; `draft` and `verify` are options of theirs, `ranks` of the first group.
 
-    A frozen peer is noticed after two pings.
+    A frozen peer is noticed after two pings. measured: drafts and groups have pages of metrics.
     """
     # Every step drafts: a policy would soon decode plainly where drafts are poor or slow.
     options = {**MODELS, "width_policy": "fixed", **verify}
-    groups = [Member("verify_service", dict(options), ping_s) for _ in range(verifies)]
-    seats = [
-        Member("draft_service", {**MODELS, "max_sessions": 64, "ticket_ttl_s": 3}, ping_s)
-        for _ in range(drafts)
-    ]
+    groups = _members("verify_service", options, verifies, ping_s, measured)
+    options = {**MODELS, "max_sessions": 64, "ticket_ttl_s": 3, **draft}
+    seats = _members("draft_service", options, drafts, ping_s, measured)
     front = {
         "target": tokenizer,
         "verify": ",".join(member.address for member in groups),
@@ -208,3 +209,10 @@ def cluster(
             if member.process:
                 member.process.kill()
                 member.process.stop(END_S)
+
+
+def _members(
+    module: str, options: Mapping[str, object], count: int, ping_s: float, measured: bool
+) -> list[Member]:
+    pages = [{"metrics_port": free_port()} if measured else {} for _ in range(count)]
+    return [Member(module, {**options, **page}, ping_s) for page in pages]

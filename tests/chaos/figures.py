@@ -9,9 +9,10 @@ from benchmarks.provenance import Origin, cpu, versions
 from benchmarks.text_table import text_table
 
 Result = Mapping[str, Any]
-MORE_FILES: Final = 8
-MORE_THREADS: Final = 24
-PEERS: Final = 2  # a segment each
+# Of a process that lived through a storm: handlers' threads and connections are kept for later,
+# and a segment for each of two peers.
+MOST_MORE: Final = {"files": 8, "threads": 24, "segments": 2}
+MOST_MORE_MIB: Final = 256  # of a GPU, less than a process takes there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +103,22 @@ def _soak(run: Result, args: argparse.Namespace) -> Found:
 
 
 def _is_steady(service: Result) -> bool:
-    """Of one that lived through a soak: handlers' threads and connections are kept for later."""
-    most = {"more_files": MORE_FILES, "more_threads": MORE_THREADS, "more_segments": PEERS}
-    few = all(service.get(name, 0) <= count for name, count in most.items())
+    few = all(service.get(f"more_{name}", 0) <= most for name, most in MOST_MORE.items())
     return bool(service["is_flat"] and few)
+
+
+def _device_storm(run: Result, args: argparse.Namespace) -> Found:
+    services, device = run["more"].values(), run["device_mib"]
+    kept = sum(abs(n) for more in services for name, n in more.items() if "handles" in name)
+    steady = all(more[name] <= most for more in services for name, most in MOST_MORE.items())
+    grown = sum(device["after"]) - sum(device["before"])
+    return Found(
+        id="device_storm_leaks",
+        runs=[run],
+        value=sum(run["leaks"].values()) + kept,
+        unit=f"held after {sum(run['blows'].values())} times killed, CUDA IPC handles added",
+        also=steady and grown <= MOST_MORE_MIB and not run["wrong"] + run["failed"],
+    )
 
 
 def _rolling(run: Result, args: argparse.Namespace) -> Found:
@@ -126,6 +139,7 @@ JUDGES: Final[dict[str, tuple[Callable[..., Found], Sequence[str]]]] = {
     "fuzz": (_fuzz, ()),
     "soak": (_soak, ()),
     "rolling": (_rolling, ()),
+    "device_storm": (_device_storm, ()),
 }
 
 

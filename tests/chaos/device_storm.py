@@ -1,0 +1,179 @@
+"""Clients that leave and services that are killed, on GPUs: what rows travel in is given back too.
+
+Half of the services are victims. Memory and handles of the others, and of the whole device as its
+driver tells them, must be what they were before.
+"""
+
+import itertools
+import os
+import random
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from threading import Event
+from typing import Any, Final
+from urllib.request import urlopen
+
+import grpc
+
+from domino_client import Client, RequestArgs
+from domino_serve.v1 import verify_pb2, verify_pb2_grpc
+from serving.channel import channel
+from serving.transport.plane import NAMES
+from tests.chaos.cancels import leave
+from tests.chaos.cluster import CALL_S, Cluster, Member, until
+from tests.chaos.traffic import Case, Traffic, ask
+
+LEAVERS, NEIGHBOURS, AT_ONCE = 4, 3, 8
+PAUSES_S: Final = (0.5, 2.5)  # between two blows
+MESH_S: Final = 60.0
+_SAMPLE: Final = re.compile(
+    r'^domino_(gpu_memory_bytes|cuda_ipc_handles)\{kind="(\w+)"\} (\S+)$', re.MULTILINE
+)
+Counts = dict[str, int]
+
+
+def storm_of_kills(
+    cluster: Cluster, cases: Sequence[Case], seconds: float, seed: int
+) -> dict[str, Any]:
+    """Two verify groups and two drafts, of which the first ones die again and again.
+
+    cases: answered anew by plain decoding of these services, whose arithmetic is their device's.
+    """
+    rng, router = random.Random(seed), cluster.routers[0].address
+    with Client(router) as client:
+        cases = _plainly(client, cases)
+        _mesh(client, cluster, cases)
+        before, device_before = _usage(cluster), device_memory()
+        with Traffic(lambda: client, cases, NEIGHBOURS, seed) as traffic:
+            blows, left = _strike_all(client, cluster, cases, seconds, rng)
+        leaks = cluster.leaks()
+        _mesh(client, cluster, cases)
+        after, device_after = _usage(cluster), device_memory()
+    return {
+        "blows": blows,
+        "left": left,
+        "requests": len(traffic.answers),
+        "wrong": len(traffic.wrong()),
+        "failed": len(traffic.failed()),
+        "errors": sorted({str(answer.error)[:200] for answer in traffic.failed()}),
+        "leaks": leaks | cluster.leaks(),
+        "planes": sorted({plane for member in cluster.verifies for plane in _planes(member)}),
+        "before": before,
+        "more": {m: {n: after[m][n] - before[m][n] for n in before[m]} for m in before},
+        "device_mib": {"before": device_before, "after": device_after},
+    }
+
+
+def _plainly(client: Client, cases: Sequence[Case]) -> list[Case]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        plain = [Case(case.args | RequestArgs(mode="ar"), ()) for case in cases]
+        answers = list(pool.map(lambda case: ask(client, case), plain))
+    assert not any(answer.error for answer in answers), [answer.error for answer in answers]
+    return [Case(c.args, tuple(a.ids)) for c, a in zip(cases, answers, strict=True)]
+
+
+def _strike_all(
+    client: Client, cluster: Cluster, cases: Sequence[Case], seconds: float, rng: random.Random
+) -> tuple[Counts, Counts]:
+    """How often which victim was struck, and in which phases clients left meanwhile."""
+    draft, verify = cluster.drafts[0], cluster.verifies[0]
+    blows = itertools.cycle(
+        [("draft killed", [draft]), ("verify killed", [verify]), ("both killed", [verify, draft])]
+    )
+    struck: Counts = {}
+    over, end = Event(), time.monotonic() + seconds
+    with ThreadPoolExecutor(LEAVERS) as pool:
+        leavers = [
+            pool.submit(_leave_until, over, client, random.Random(rng.random()), cases)
+            for _ in range(LEAVERS)
+        ]
+        try:
+            while time.monotonic() < end:
+                name, victims = next(blows)
+                time.sleep(rng.uniform(*PAUSES_S))
+                _restart(victims)
+                struck[name] = struck.get(name, 0) + 1
+                print(f"{name}, {end - time.monotonic():.0f} s left", flush=True)
+        finally:
+            over.set()
+    left: Counts = {}
+    for leaver in leavers:
+        for phase, count in leaver.result().items():
+            left[phase] = left.get(phase, 0) + count
+    return struck, left
+
+
+def _restart(victims: Sequence[Member]) -> None:
+    for victim in victims:
+        victim.kill()
+    for victim in victims:
+        victim.start()
+    for victim in victims:
+        victim.await_ready()
+
+
+def _leave_until(over: Event, client: Client, rng: random.Random, cases: Sequence[Case]) -> Counts:
+    phases: Counts = {}
+    while not over.is_set():
+        phase = leave(client, rng, cases)
+        phases[phase] = phases.get(phase, 0) + 1
+    return phases
+
+
+def _mesh(client: Client, cluster: Cluster, cases: Sequence[Case]) -> None:
+    """Returns when every verify group has a stream to every draft, and nothing runs."""
+    for group in cluster.verifies:
+        for draft in cluster.drafts:
+            assert until(partial(_connect, group, draft), MESH_S), f"no {draft.address}"
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda case: ask(client, case), cases[:AT_ONCE]))
+    assert not cluster.leaks()
+
+
+def _connect(group: Member, draft: Member) -> bool:
+    with channel(group.address) as calls, suppress(grpc.RpcError):
+        request = verify_pb2.ConnectDraftRequest(address=draft.address)
+        verify_pb2_grpc.VerifyServiceStub(calls).ConnectDraft(request, timeout=CALL_S)
+        return True
+    return False
+
+
+def _planes(member: Member) -> list[str]:
+    """How rows go to each draft that a group has a stream to."""
+    with channel(member.address) as calls:
+        stub = verify_pb2_grpc.VerifyServiceStub(calls)
+        links = stub.GetLoads(verify_pb2.GetLoadsRequest(), timeout=CALL_S).draft_links
+    return [NAMES[link.data_plane] for link in links if link.alive]
+
+
+def _usage(cluster: Cluster) -> dict[str, Counts]:
+    """Of each process by its place; GPU memory and handles as its own metrics tell them."""
+    return {
+        f"{i} {member.module}": member.usage() | _of_the_device(member)
+        for i, member in enumerate(cluster.members())
+    }
+
+
+def _of_the_device(member: Member) -> Counts:
+    if not (port := member.options.get("metrics_port")):
+        return {}
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=CALL_S) as page:
+        samples = _SAMPLE.findall(page.read().decode())
+    return {f"{name}_{kind}": round(float(value)) for name, kind, value in samples}
+
+
+def device_memory() -> list[int]:
+    """MiB in use by everybody, of each GPU that this process may use; nothing without a driver."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        query.append(f"--id={chosen}")
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [int(line) for line in found.split()]

@@ -26,7 +26,10 @@ class Event:
 
 
 class ServiceProcess:
-    """`python -m module flags...` in a session of its own, so that Ctrl-C reaches only us."""
+    """`python -m module flags...` in a session of its own, so that Ctrl-C reaches only us.
+
+    It gets SIGTERM when this process dies, however it does.
+    """
 
     def __init__(
         self,
@@ -44,8 +47,8 @@ class ServiceProcess:
         self._events = events
         self._say = say
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *flags],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "domino_cli.tied", module, *flags],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -90,6 +93,8 @@ class ServiceProcess:
                 else:
                     self._events.put(Event(self.name, address=address))
         code = self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._logger.join()  # its last lines tell why
         self._events.put(Event(self.name, exit_code=code))
 

@@ -2,6 +2,10 @@
 
 import os
 import queue
+import select
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -43,6 +47,22 @@ def test_a_service_that_ignores_sigterm_is_killed() -> None:
     assert "killing" in lines[-1]
     with pytest.raises(ProcessLookupError):
         os.kill(service.pid, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_services_end_with_whoever_started_them(number: signal.Signals) -> None:
+    """Prevents services that hold ports and memory after `up` is killed, or its terminal closed."""
+    command = [sys.executable, "-m", "tests.cli.fake_parent"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        services = [os.pidfd_open(pid) for pid in pids]
+        parent.send_signal(number)
+        assert parent.wait() == -number
+    assert len(services) == 2
+    for service in services:
+        assert select.select([service], [], [], 30)[0], "a service outlives its parent"
+        os.close(service)
 
 
 @pytest.mark.parametrize("line", ["", "null", "[1]", '{"event": "other"}', "not json"])

@@ -3,6 +3,7 @@
 Two processes, no models: from rows in verify's memory, or on its GPU, to proposals for every
 session, after the draft has the rows where its kernels read them. The planes take turns, so that
 their ratios hold on a busy machine too. In-process is the same copy without any message.
+"spinning": both sides look for messages of the local socket without sleeping.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from domino_serve.v1 import verify_pb2
 from serving.tensors import DTYPES
 from serving.transport.choice import offered
 from serving.transport.plane import NAMES
+from serving.transport.spin import SPIN_S
 from verify_service.draft_link import GrpcDraftLink
 
 HIDDEN, DTYPE = 4096, "bfloat16"  # Qwen3-8B's rows
@@ -41,7 +43,7 @@ HELLO = pb.HandshakeRequest(
 )
 WAIT_S = 30.0
 PLANES = ("inline", "shm", "cuda-ipc")
-BASE = "inline, grpc tcp"
+BASE, SPINNING = "inline, grpc tcp", "spinning"
 
 
 class Link(Protocol):
@@ -89,11 +91,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
     origin = provenance.Origin.at_start(f"python -m benchmarks.data_plane {' '.join(argv)}".strip())
-    cells = measure(torch.device(args.device), args.draft_device or args.device, args.steps)
+    cells = measure(args, torch.device(args.device), args.draft_device or args.device)
     print(table(cells))
     if args.json:
         where = {"verify": args.device, "draft": args.draft_device or args.device}
         result = {"benchmark": "data_plane", **origin.at_end(), "devices": where}
+        result["pause_ms"] = args.pause_ms
         result |= {"cpu": provenance.cpu().as_json(), "cells": [as_json(cell) for cell in cells]}
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
@@ -106,37 +109,53 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--steps", type=positive, default=300, metavar="N", help="each (%(default)s)"
     )
+    found.add_argument(
+        "--pause-ms",
+        type=float,
+        default=0.0,
+        help="verify's pass between two steps, for which it keeps its core busy (%(default)s)",
+    )
     found.add_argument("--json", type=new_file, metavar="FILE", help="where the figures go")
     return found
 
 
-def measure(device: torch.device, draft_device: str, steps: int) -> list[Cell]:
+def measure(args: argparse.Namespace, device: torch.device, draft_device: str) -> list[Cell]:
     """One way of messages after another, so that one process at a time has a context on a GPU; its
-    planes in turn, step by step."""
-    cells = _by_size({"in-process": InProcess(torch.device(draft_device))}, device, steps)
+    planes in turn, step by step. One thread of a process spins, so those planes are alone."""
+    cells = _by_size({"in-process": InProcess(torch.device(draft_device))}, device, args)
     options = {"device": draft_device, "hidden": HIDDEN, "dtype": DTYPE}
     with tempfile.TemporaryDirectory() as folder:
         ways: dict[str, dict[str, object]] = {
             "grpc tcp": {},
             "grpc unix": {"listen": f"unix:{folder}/draft.sock"},
             "socket": {"step_socket": True},
+            SPINNING: {"step_socket": True, "spin_s": SPIN_S},
         }
+        planes = PLANES if device.type == "cuda" else PLANES[:2]
         for way, own in ways.items():
-            with started("benchmarks.null_draft", {**options, **own}) as peer, ExitStack() as stack:
-                links: dict[str, Link] = {}
-                for plane in PLANES if device.type == "cuda" else PLANES[:2]:
-                    memories = offered(plane, device)
-                    hello = _greeting(memories)
-                    link = GrpcDraftLink(peer.address, hello, WAIT_S, memories=memories)
-                    stack.callback(link.close)
-                    links[f"{NAMES[link.plane]}, {way}"] = link
-                cells += _by_size(links, device, steps)
+            for some in [[plane] for plane in planes] if way == SPINNING else [planes]:
+                with started("benchmarks.null_draft", {**options, **own}) as peer:
+                    cells += _of_links(peer.address, way, some, device, args)
     return sorted(cells, key=lambda cell: (cell.sessions, cell.rows))
 
 
-def _by_size(links: dict[str, Link], device: torch.device, steps: int) -> list[Cell]:
+def _of_links(
+    address: str, way: str, planes: Sequence[str], device: torch.device, args: argparse.Namespace
+) -> list[Cell]:
+    with ExitStack() as stack:
+        links: dict[str, Link] = {}
+        for plane in planes:
+            memories, spin_s = offered(plane, device), SPIN_S if way == SPINNING else 0.0
+            hello = _greeting(memories)
+            link = GrpcDraftLink(address, hello, WAIT_S, memories=memories, spin_s=spin_s)
+            stack.callback(link.close)
+            links[f"{NAMES[link.plane]}, {way}"] = link
+        return _by_size(links, device, args)
+
+
+def _by_size(links: dict[str, Link], device: torch.device, args: argparse.Namespace) -> list[Cell]:
     return [
-        cell for sessions, rows in STEPS for cell in _measured(links, sessions, rows, device, steps)
+        cell for sessions, rows in STEPS for cell in _measured(links, sessions, rows, device, args)
     ]
 
 
@@ -148,22 +167,28 @@ def _greeting(planes: Any) -> pb.HandshakeRequest:
 
 
 def _measured(
-    links: dict[str, Link], sessions: int, rows: int, device: torch.device, steps: int
+    links: dict[str, Link],
+    sessions: int,
+    rows: int,
+    device: torch.device,
+    args: argparse.Namespace,
 ) -> list[Cell]:
     sent = torch.randn(rows, HIDDEN, device=device).to(DTYPES[DTYPE])
     times: dict[str, list[float]] = {name: [] for name in links}
-    for number in range(steps + steps // 10):
+    warm = args.steps // 10
+    for number in range(warm + args.steps):
         for name, link in links.items():
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-            began = time.perf_counter()
+            busy_until = time.perf_counter() + args.pause_ms / 1e3
+            while (began := time.perf_counter()) < busy_until:
+                pass
             link.send(_request(sessions, rows, number), sent)
             answer = link.receive(WAIT_S)
             took = (time.perf_counter() - began) * 1e3
             assert answer is not None
             assert name == "in-process" or len(answer.results) == sessions
             times[name].append(took)
-    warm = steps // 10
     return [Cell(name, sessions, rows, took[warm:]) for name, took in times.items()]
 
 

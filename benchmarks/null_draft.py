@@ -38,6 +38,7 @@ class NullDraftConfig(ServiceOptions):
     hidden: int = field(4096, help="values of a row")
     dtype: str = field("bfloat16", help="of a row")
     step_socket: bool = field(False, help="steps go by a local socket, not by gRPC")
+    spin_s: float = field(0.0, help="how long it looks for a message there before it sleeps")
 
 
 class NullDraft:
@@ -50,7 +51,8 @@ class NullDraft:
         shape = (MAX_ROWS, config.hidden)
         self._projected = torch.zeros(shape, dtype=self._dtype, device=self._device)
         self._kinds = taken("auto", self._device)
-        self._listener = FramesListener() if config.step_socket else None
+        listener = partial(FramesListener, spin_s=config.spin_s)
+        self._listener = listener() if config.step_socket else None
         if self._listener:
             threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 

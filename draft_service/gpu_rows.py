@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from domino_kernels.gpu.attention import Queries, pieces
+from domino_kernels.gpu.hand_over import DraftInputs, Verified, hand_over
 from draft_service.executor import Part
 from draft_service.gpu_index import Ints, appended, edges, slots_of
 from draft_service.gpu_model import Blocks, GpuDraft, Rows
@@ -49,6 +50,7 @@ class Bucket:
         self.current = there["ids"][:, 0]
         self.appended = Rows(positions=there["new_positions"][0], slots=there["new_slots"][0])
         self.blocks = self._blocks(model, there)
+        self._inputs = self._inputs_of(there, config.mask_token_id)
 
     def _shapes(self, block: int) -> Shapes:
         """Every index by name; first and last visible keys of each rule, and of the rows used."""
@@ -77,6 +79,33 @@ class Bucket:
             used_splits=splits(used),
         )
 
+    def _inputs_of(self, there: dict[str, Tensor], mask_id: int) -> DraftInputs:
+        rules = range(len(self._rules))
+        return DraftInputs(
+            ids=there["ids"],
+            positions=there["positions"],
+            slots=there["slots"],
+            rules=self._rules,
+            edges=[(there[f"first_{r}"], there[f"last_{r}"]) for r in rules],
+            used=self._used,
+            used_edges=(there["used_first"], there["used_last"]),
+            used_rule=self._last_rule,
+            rows=self.projected,
+            new_positions=self.appended.positions,
+            new_slots=self.appended.slots,
+            table=self._table,
+            page_size=self._page_size,
+            mask_id=mask_id,
+        )
+
+    def take_over(self, parts: Sequence[Part], verified: Verified) -> Tensor:
+        """As `fill`, but rows and current tokens come from a verify step on the same device.
+
+        What it took, as `hand_over` tells it.
+        """
+        self._send_tables(parts)
+        return hand_over(verified, self._inputs, len(parts))
+
     def _queries(self, model: GpuDraft, rule: int, first: Tensor, last: Tensor) -> Queries:
         """first, last [batch, rows]: what each row sees under the rule."""
         rows = last.shape[1]
@@ -96,17 +125,22 @@ class Bucket:
 
     def fill(self, parts: Sequence[Part], rows: Tensor | None) -> None:
         """Sends up to `batch` parts that draft, and their new rows [n, hidden], n <= room."""
-        index, table, renewed = self._index, self._host_table.numpy(), False
+        self._send_tables(parts)
         start = np.zeros((self.batch, 1), np.int32)
         for b, part in enumerate(parts):
             assert part.current is not None, "a bucket's parts draft"
-            index["ids"][b, 0], start[b] = part.current, part.end
-            if self._known[b] != part.pages:
-                self._known[b], renewed = list(part.pages), True
-                table[b, : len(part.pages)] = part.pages
+            self._index["ids"][b, 0], start[b] = part.current, part.end
         self._fill_blocks(start, np.arange(self.batch)[:, None] < len(parts))
         self._fill_appended(parts, rows)
         self._sent.copy_(self._host, non_blocking=True)
+
+    def _send_tables(self, parts: Sequence[Part]) -> None:
+        """Where it differs from the last step's."""
+        table, renewed = self._host_table.numpy(), False
+        for b, part in enumerate(parts):
+            if self._known[b] != part.pages:
+                self._known[b], renewed = list(part.pages), True
+                table[b, : len(part.pages)] = part.pages
         if renewed:
             self._table.copy_(self._host_table, non_blocking=True)
 
@@ -130,7 +164,8 @@ class Bucket:
             n = len(rows)
             table = self._host_table.numpy()
             positions[:n], slots[:n] = appended(parts, table, self._page_size)
-            here = rows if rows.is_cuda else _copied(rows, self._host_rows[:n])
+            ready = rows.is_cuda or rows.is_pinned()
+            here = rows if ready else _copied(rows, self._host_rows[:n])
             self.projected[:n].copy_(here, non_blocking=True)
 
 

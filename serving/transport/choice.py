@@ -1,6 +1,7 @@
 """What --data-plane allows on a device: memory that verify offers, and that draft takes."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 
@@ -12,7 +13,7 @@ from serving.transport.shm import MappedShm, OwnShm
 
 def offered(name: str, device: torch.device) -> Mapping[Plane, MakeMemory]:
     """A verify service's, the fastest first; none is inline. Raises OptionError."""
-    kinds: dict[Plane, MakeMemory] = {SHM: OwnShm}
+    kinds: dict[Plane, MakeMemory] = {SHM: partial(OwnShm, device=device)}
     if device.type == "cuda":
         kinds = {CUDA_IPC: CudaPool(device).take, **kinds}
     return {plane: kinds[plane] for plane in _chosen(name, device)}
@@ -20,7 +21,7 @@ def offered(name: str, device: torch.device) -> Mapping[Plane, MakeMemory]:
 
 def taken(name: str, device: torch.device) -> Mapping[Plane, MapMemory]:
     """A draft service's. Raises OptionError."""
-    kinds: dict[Plane, MapMemory] = {SHM: MappedShm}
+    kinds: dict[Plane, MapMemory] = {SHM: partial(MappedShm, device=device)}
     if device.type == "cuda":
         kinds[CUDA_IPC] = lambda offer: MappedCuda(offer, device)
     return {plane: kinds[plane] for plane in _chosen(name, device)}

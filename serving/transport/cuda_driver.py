@@ -15,6 +15,7 @@ from serving.metrics import IPC_HANDLES
 HANDLE_BYTES: Final = 64
 _SHARED_EVENT: Final = 0x2 | 0x4  # without times, for other processes
 _PEER_ACCESS: Final = 0x1  # enabled at need, where the memory is another GPU's
+_PORTABLE: Final = 0x1  # pinned for every context
 
 Pointer = ctypes.c_void_p
 
@@ -112,6 +113,21 @@ def close_event(event: Pointer) -> None:
     """Of one that was opened."""
     _call("cuEventDestroy_v2", event)
     _held["event"] -= 1
+
+
+def pin(address: int, size: int) -> None:
+    """Host memory that copies from and to GPUs need no buffer between for."""
+    _call(
+        "cuMemHostRegister_v2",
+        ctypes.c_uint64(address),
+        ctypes.c_size_t(size),
+        ctypes.c_uint(_PORTABLE),
+    )
+
+
+def unpin(address: int) -> None:
+    """No copy may be on its way."""
+    _call("cuMemHostUnregister", ctypes.c_uint64(address))
 
 
 def size_of(address: int) -> int:

@@ -14,6 +14,8 @@ from typing import Final, Self, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from serving.transport.spin import spinning
+
 MOST_BYTES: Final = 64 << 20  # of a message, as gRPC's limit
 _LENGTH: Final = struct.Struct("<I")
 _READ: Final = 256 << 10  # what a socket's buffer holds at most
@@ -72,18 +74,11 @@ class Frames:
     def receive(self, kind: type[M], timeout_s: float | None) -> M | None:
         """The next message; None when it is not there in time. Raises FramesEnded."""
         until = _until(timeout_s)
-        spin_until = min(until, time.monotonic() + self._spin_s)
         try:
-            while (data := self._whole()) is None:
-                try:
-                    count = self._socket.recv_into(self._buffer)
-                except BlockingIOError:
-                    if time.monotonic() >= spin_until and not self._wait(select.POLLIN, until):
+            with spinning(min(until, time.monotonic() + self._spin_s)) as spins:
+                while (data := self._whole()) is None:
+                    if not self._take() and not spins() and not self._wait(select.POLLIN, until):
                         return None
-                    continue
-                if not count:
-                    raise FramesEnded("ended the stream")
-                self._read += self._buffer[:count]
             return kind.FromString(data)
         except (OSError, ValueError) as error:  # ValueError: closed here meanwhile
             raise FramesEnded(f"ended the stream: {error}") from error
@@ -109,6 +104,17 @@ class Frames:
         """Ends the connection."""
         self.cancel()
         self._socket.close()
+
+    def _take(self) -> bool:
+        """Reads what has come; False where nothing has."""
+        try:
+            count = self._socket.recv_into(self._buffer)
+        except BlockingIOError:
+            return False
+        if not count:
+            raise FramesEnded("ended the stream")
+        self._read += self._buffer[:count]
+        return True
 
     def _wait(self, event: int, until: float) -> bool:
         """Sleeps until it can be tried again; False when it is too late for that."""

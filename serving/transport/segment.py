@@ -4,7 +4,9 @@ The name lives only until the other side has mapped it, so a killed process leav
 is killed in between leaves a name that the next one to make a segment removes.
 """
 
+import ctypes
 import fcntl
+import logging
 import mmap
 import os
 import re
@@ -14,10 +16,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from serving.transport import cuda_driver as driver
+
 FOLDER: Final = Path("/dev/shm")
 PREFIX: Final = "domino-serve-"
 _NAME: Final = re.compile(re.escape(PREFIX) + "[0-9a-f]{32}")
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+
+log = logging.getLogger(__name__)
 
 
 class Segment:
@@ -25,7 +31,7 @@ class Segment:
 
     def __init__(self, file: int, size: int, name: str) -> None:
         """Of an open file of that size, which stays the caller's."""
-        self.name, self._lock = name, -1
+        self.name, self._lock, self._pinned_by = name, -1, -1
         self.bytes = mmap.mmap(file, size)
 
     @classmethod
@@ -61,6 +67,15 @@ class Segment:
         finally:
             os.close(file)
 
+    def pin(self, device: int) -> None:
+        """For copies to and from that GPU, which take longer where it cannot be."""
+        try:
+            with driver.current(device):
+                driver.pin(self._address(), len(self.bytes))
+            self._pinned_by = device
+        except RuntimeError as error:
+            log.warning("shared memory is not pinned, copies take longer: %s", error)
+
     def unlink(self) -> None:
         """For its maker: nobody else can map it from here on."""
         if self._lock >= 0:
@@ -69,10 +84,17 @@ class Segment:
             self._lock = -1
 
     def close(self) -> None:
-        """Unmaps it; later, where something still looks at it."""
+        """Unmaps it; later, where something still looks at it. No copy may be on its way."""
         self.unlink()
+        if self._pinned_by >= 0:
+            with driver.current(self._pinned_by):
+                driver.unpin(self._address())
+            self._pinned_by = -1
         with suppress(BufferError):
             self.bytes.close()
+
+    def _address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
 
 
 def _remove_left() -> None:

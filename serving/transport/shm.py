@@ -1,4 +1,7 @@
-"""Rows in shared memory: verify copies them into a slot, the draft reads them where they lie."""
+"""Rows in shared memory: verify copies them into a slot, the draft reads them where they lie.
+
+Beside a GPU it is pinned by both: verify's GPU writes it, the draft's reads it.
+"""
 
 import secrets
 import struct
@@ -12,9 +15,11 @@ from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
 from serving.errors import BadRequest
+from serving.transport.cuda_ipc import number_of
 from serving.transport.plane import HEADER_BYTES, NONCE_BYTES, SHM, SLOT_BYTES, SLOTS
 from serving.transport.segment import Segment
 
+_CPU: Final = torch.device("cpu")
 _FILLED_FOR: Final = struct.Struct("<Q")  # a message's number, one a slot, behind the nonce
 
 
@@ -23,10 +28,17 @@ class OwnShm:
 
     plane = SHM
 
-    def __init__(self, *, slots: int = SLOTS, slot_bytes: int = SLOT_BYTES) -> None:
-        """Raises OSError, as where /dev/shm is full."""
+    def __init__(
+        self,
+        *,
+        slots: int = SLOTS,
+        slot_bytes: int = SLOT_BYTES,
+        device: torch.device = _CPU,
+    ) -> None:
+        """Raises OSError, as where /dev/shm is full. device: where rows come from."""
         self._slots, self._slot_bytes = slots, slot_bytes
         self._segment = Segment.make(HEADER_BYTES + slots * slot_bytes)
+        _pin(self._segment, device)
         self.nonce = secrets.token_bytes(NONCE_BYTES)
         self._segment.bytes[:NONCE_BYTES] = self.nonce
         self._bytes = np.frombuffer(self._segment.bytes, np.uint8)
@@ -42,9 +54,12 @@ class OwnShm:
         self._segment.unlink()
 
     def fill(self, slot: int, rows: Tensor, sequence_number: int) -> None:
-        data = rows.detach().cpu().contiguous().view(torch.uint8).numpy().reshape(-1)
         first = HEADER_BYTES + slot * self._slot_bytes
-        np.copyto(self._bytes[first : first + len(data)], data)
+        place = self._bytes[first : first + rows.nbytes]
+        if rows.is_cuda:
+            torch.from_numpy(place).view(rows.dtype).view(rows.shape).copy_(rows)
+        else:  # torch's own copy may wake a thread on every core
+            np.copyto(place, rows.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
         _FILLED_FOR.pack_into(self._segment.bytes, _place(slot), sequence_number)
 
     def close(self) -> None:
@@ -57,11 +72,15 @@ class MappedShm:
 
     plane = SHM
 
-    def __init__(self, offer: draft_pb2.MemoryOffer) -> None:
-        """Raises ValueError for an offer of no segment of ours, OSError where there is none."""
+    def __init__(self, offer: draft_pb2.MemoryOffer, device: torch.device = _CPU) -> None:
+        """Raises ValueError for an offer of no segment of ours, OSError where there is none.
+
+        device: where rows go.
+        """
         self._slot_bytes = offer.slot_bytes
         size = HEADER_BYTES + offer.slots * offer.slot_bytes
         self._segment = Segment.open(offer.shm.name, size)
+        _pin(self._segment, device)
         self.nonce = self._segment.bytes[:NONCE_BYTES]
 
     def read(
@@ -77,10 +96,15 @@ class MappedShm:
         return flat.view(*shape)
 
     def release(self) -> None:
-        """Nothing to wait for: the draft's copies to a GPU have their own memory."""
+        """Nothing to wait for: a draft's step ends when its GPU has answered."""
 
     def close(self) -> None:
         self._segment.close()
+
+
+def _pin(segment: Segment, device: torch.device) -> None:
+    if device.type == "cuda":
+        segment.pin(number_of(device))
 
 
 def _place(slot: int) -> int:

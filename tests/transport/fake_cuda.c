@@ -9,7 +9,9 @@ typedef struct { unsigned char reserved[64]; } Handle;
 typedef struct { int records; } Event;
 typedef struct { uint64_t address; size_t size; } Block;
 
-static int depth, opened, events;
+static int depth, opened, events, refuses_pins;
+static uint64_t pinned;
+static size_t pinned_size;
 static char context;
 static Block blocks[64];
 static int num_blocks;
@@ -17,7 +19,9 @@ static int num_blocks;
 int fake_depth(void) { return depth; }
 int fake_opened(void) { return opened; }
 int fake_events(void) { return events; }
-void fake_reset(void) { opened = events = num_blocks = 0; }
+size_t fake_pinned(void) { return pinned ? pinned_size : 0; }
+void fake_refuse_pins(void) { refuses_pins = 1; }
+void fake_reset(void) { opened = events = num_blocks = refuses_pins = 0; pinned = 0; }
 
 int cuInit(unsigned flags) { return flags ? INVALID_VALUE : OK; }
 
@@ -45,6 +49,20 @@ int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t address) {
   for (int i = 0; i < num_blocks; i++)
     if (blocks[i].address == address) { *base = address; *size = blocks[i].size; return OK; }
   return INVALID_VALUE;
+}
+
+int cuMemHostRegister_v2(uint64_t address, size_t size, unsigned flags) {
+  if (!depth) return INVALID_CONTEXT;
+  if (refuses_pins || pinned || address % 4096 || flags != 1) return INVALID_VALUE;
+  pinned = address;
+  pinned_size = size;
+  return OK;
+}
+
+int cuMemHostUnregister(uint64_t address) {
+  if (!depth || address != pinned) return INVALID_VALUE;
+  pinned = 0;
+  return OK;
 }
 
 static Handle handle_of(uint64_t value) {

@@ -1,4 +1,4 @@
-"""Rows through GPU memory, on a driver made of this process' own memory."""
+"""Rows through GPU memory and pinned memory, on a driver made of this process' own memory."""
 
 import ctypes
 import re
@@ -14,7 +14,7 @@ import torch
 from domino_serve.v1 import draft_pb2
 from serving.errors import BadRequest
 from serving.metrics import IPC_HANDLES
-from serving.transport import cuda_driver
+from serving.transport import cuda_driver, segment
 from serving.transport.cuda_ipc import CudaPool, MappedCuda
 from serving.transport.plane import CUDA_IPC, INLINE
 from serving.transport.receiver import Receiver
@@ -167,6 +167,34 @@ def test_memory_smaller_than_said_is_refused(driver: ctypes.CDLL) -> None:
     answer = Receiver({CUDA_IPC: lambda offer: MappedCuda(offer, DEVICE)}).answer(offer)
     assert "bytes, not" in answer.refusal
     assert (driver.fake_opened(), driver.fake_events()) == (0, 0)
+
+
+def test_shared_memory_is_pinned_as_long_as_it_is_mapped(
+    driver: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies through the driver's own buffer; memory that is unmapped while a GPU may write it."""
+    monkeypatch.setattr(segment, "FOLDER", tmp_path)
+    made = segment.Segment.make(8192)
+    made.pin(0)
+    assert driver.fake_pinned() == 8192
+    made.close()
+    assert driver.fake_pinned() == 0
+
+
+def test_shared_memory_that_cannot_be_pinned_is_used_as_it_is(
+    driver: ctypes.CDLL,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A limit on locked memory would leave rows inline, or end the stream."""
+    monkeypatch.setattr(segment, "FOLDER", tmp_path)
+    driver.fake_refuse_pins()
+    made = segment.Segment.make(8192)
+    made.pin(0)
+    assert "not pinned" in caplog.text
+    made.bytes[:3] = b"abc"
+    made.close()
 
 
 def test_another_process_memory_is_told_by_its_nonce() -> None:

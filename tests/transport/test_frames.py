@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from domino_serve.v1 import draft_pb2
 from serving.transport.frames import Frames, FramesEnded
 from serving.transport.frames_listener import FramesListener
-from serving.transport.spin import SPIN_S, spin_s
+from serving.transport.spin import SPIN_S, spin_s, spinning
 
 
 @pytest.fixture(params=[0.0, 0.02, 60.0], ids=["sleeping", "spinning-first", "spinning"])
@@ -128,6 +129,21 @@ def test_only_who_has_cores_to_spare_looks_on_by_default(
     """A service that looks for messages on the cores that compute."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     assert spin_s(option, device) == seconds
+
+
+def test_one_thread_of_a_process_spins() -> None:
+    """A draft with several verify services, whose threads take Python's lock from each other."""
+    soon = time.monotonic() + 600
+    with spinning(soon) as first, spinning(soon) as second:
+        assert first() and first() and not second()
+    with spinning(soon) as third:
+        assert third()
+
+
+def test_who_has_spun_long_enough_sleeps_and_lets_another_spin() -> None:
+    """One idle stream that keeps all others of its process from spinning."""
+    with spinning(time.monotonic() - 1) as late, spinning(time.monotonic() + 600) as next_one:
+        assert not late() and next_one()
 
 
 def send_all(frames: Frames, messages: list[draft_pb2.StepRequest]) -> None:

@@ -31,6 +31,7 @@ from training.embedded import now, shared_out, table
 from training.embedded_answers import encode
 from training.export import export, parse_draft
 from training.features import Features
+from training.mask import with_mask
 from training.ranks import ONE_RANK
 from training.session import load_target, make_objective
 from training.speculate import Speculation
@@ -55,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     target = load_target(config, DTYPES[config.dtype], device)
     documents = shared_out(args.answers, ONE_RANK, args.max_tokens)
     packed = pack(documents, config.row_length, config.seed)
+    mask = with_mask(config, packed.ids, target.config.vocab_size, ONE_RANK, device).mask_token_id
+    args.overrides.append(f"mask_token_id={mask}")
     features = Features(target, packed, taps=config.taps, keep=True, last=True)
     say(f"{len(packed)} rows, features {features.size.bytes / 1e9:.1f} GB")
     arms = Arms(args, config, target, features)

@@ -4,16 +4,18 @@ import argparse
 import dataclasses
 import hashlib
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from domino_cli.answer_bar import AnswerBar
 from domino_cli.errors import UsageError
 from domino_cli.models import resolve_model
-from domino_cli.progress import Bar, say
+from domino_cli.progress import say
 from domino_cli.stack_arguments import positive
 from serving.errors import StartError
+
+SOURCE = "a line: messages or conversations (OpenAI, ShareGPT), text, or input_ids and loss_mask"
 
 if TYPE_CHECKING:
     from training.engine_answers import Failed
@@ -23,10 +25,22 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="prepare | regenerate")
     prepare = actions.add_parser("prepare", help="JSONL conversations -> a dataset to train on")
-    prepare.add_argument("source", type=Path, metavar="IN.jsonl")
+    prepare.add_argument("source", type=Path, metavar="IN.jsonl", help=SOURCE)
     prepare.add_argument("folder", type=Path, metavar="OUT", help="folder of the dataset")
-    prepare.add_argument("--max-tokens", type=positive, default=3072, metavar="N")
-    prepare.add_argument("--min-supervised", type=positive, default=2, metavar="N")
+    prepare.add_argument(
+        "--max-tokens",
+        type=positive,
+        default=3072,
+        metavar="N",
+        help="longer documents are cut (3072)",
+    )
+    prepare.add_argument(
+        "--min-supervised",
+        type=positive,
+        default=2,
+        metavar="N",
+        help="documents with fewer tokens to learn are dropped (2)",
+    )
     prepare.add_argument(
         "--last-turn-only", action="store_true", help="learn the last answer alone"
     )
@@ -36,18 +50,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="JSONL of prompts or conversations -> the target's own greedy answers; the same "
         "command again goes on where it was interrupted",
     )
-    again.add_argument("source", type=Path, metavar="IN.jsonl")
+    again.add_argument("source", type=Path, metavar="IN.jsonl", help=SOURCE)
     again.add_argument("folder", type=Path, metavar="OUT", help="folder of the dataset")
-    again.add_argument("--rows", type=positive, default=64, metavar="N", help="prompts at a time")
-    again.add_argument("--prompt-tokens", type=positive, default=1024, metavar="N")
-    again.add_argument("--new-tokens", type=positive, default=1024, metavar="N")
+    for name, default, what in (
+        ("--rows", 64, "prompts at a time"),
+        ("--prompt-tokens", 1024, "longer prompts get no answer"),
+        ("--new-tokens", 1024, "of an answer, at most"),
+    ):
+        again.add_argument(
+            name, type=positive, default=default, metavar="N", help=f"{what} ({default})"
+        )
     again.add_argument(
         "--keep-truncated",
         action="store_true",
         help="learn answers that reached --new-tokens too; else they stay in truncated.jsonl alone",
     )
-    again.add_argument("--device", default="cpu")
-    again.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    again.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+    again.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="(float32)"
+    )
     for sub in (prepare, again):
         sub.add_argument("--target", required=True, help="folder or name of the target")
 
@@ -84,6 +105,7 @@ def prepare(args: argparse.Namespace) -> int:
     found = tokenize(args.source, Tokenizer.load(folder), options)
     about = {"source": str(args.source), "target": folder.name, "counts": dict(found.counts)}
     write_dataset(args.folder, found.documents, about)
+    say(f"{args.folder}: {len(found.documents)} documents, {found.tokens} tokens")
     print(json.dumps(about["counts"]))
     return 0
 
@@ -115,13 +137,10 @@ def regenerate(args: argparse.Namespace) -> int:
                 reason = f"{len(prompts[place])} tokens, 1 to {args.prompt_tokens} are allowed"
                 journal.add(Failed(place, reason))
         wanted = sorted(set(range(len(prompts))) - journal.done)
-        bar, tokens, began = Bar(len(prompts)), 0, time.monotonic()
-        for number, found in enumerate(answers(args, folder, prompts, wanted), 1):
+        bar = AnswerBar(len(prompts), wanted, args.new_tokens)
+        for found in answers(args, folder, prompts, wanted, bar.tick):
             journal.add(found)
-            tokens += 0 if isinstance(found, Failed) else len(found.tokens)
-            took = time.monotonic() - began
-            note = f"{tokens / took:.0f} tokens/s"
-            bar.draw(len(journal.done), took / number * (len(wanted) - number), note)
+            bar.add(found)
         bar.clear()
         kept = [
             a
@@ -133,13 +152,21 @@ def regenerate(args: argparse.Namespace) -> int:
         raise UsageError(f"no answer is left: {counts}; raise --new-tokens or --keep-truncated")
     whole = {"source": str(args.source), "target": folder.name, "counts": counts}
     write_dataset(args.folder, [document(prompts[a.prompt], a.tokens) for a in kept], whole)
-    say(f"{args.folder}: {len(kept)} answers")
+    left_out = 0 if args.keep_truncated else counts["truncated"]
+    more = (
+        f"; {left_out} reached --new-tokens: --keep-truncated learns them too" if left_out else ""
+    )
+    say(f"{args.folder}: {len(kept)} answers{more}")
     print(json.dumps(counts))
     return 0
 
 
 def answers(
-    args: argparse.Namespace, target: Path, prompts: list[list[int]], wanted: list[int]
+    args: argparse.Namespace,
+    target: Path,
+    prompts: list[list[int]],
+    wanted: list[int],
+    tick: Callable[[int], None],
 ) -> "Iterator[Answered | Failed]":
     """Of the verify engine on a CPU; on a GPU of rows that advance together."""
     if not wanted:
@@ -149,7 +176,7 @@ def answers(
 
         options = {"rows": args.rows, "new": args.new_tokens}
         yield from engine_answers(
-            target, prompts, wanted, **options, device=args.device, dtype=args.dtype
+            target, prompts, wanted, **options, device=args.device, dtype=args.dtype, tick=tick
         )
         return
     from serving.device import open_device

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 Say = Callable[[str], None]
 
@@ -23,23 +24,27 @@ def clear() -> None:
 
 
 class Bar:
-    """A bar with the time left, on a terminal only."""
+    """A bar with the time left, ten times a second on a terminal; elsewhere, where `logged`, a line
+    now and then."""
 
-    WIDTH, EVERY_S = 30, 0.1
+    WIDTH, EVERY_S, LOGGED_EVERY_S = 30, 0.1, 30.0
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, *, logged: bool = False) -> None:
         self._total, self._next = total, 0.0
+        self._logs = logged and not sys.stderr.isatty()
 
     def draw(self, done: int, left_s: float, note: str = "") -> None:
-        """`done` of the total; draws ten times a second at most."""
+        """`done` of the total."""
         now = time.monotonic()
-        if now < self._next and done < self._total:
+        if now < self._next and (done < self._total or self._logs):
             return
-        self._next = now + self.EVERY_S
+        self._next = now + (self.LOGGED_EVERY_S if self._logs else self.EVERY_S)
+        left = timedelta(seconds=round(left_s))
+        line = f"{done}/{self._total}, {left} left {note}".rstrip()
+        if self._logs:
+            return say(line)
         filled = self.WIDTH * done // self._total
-        left = time.strftime("%H:%M:%S", time.gmtime(left_s))
-        bar = "#" * filled + "-" * (self.WIDTH - filled)
-        overwrite(f"[{bar}] {done}/{self._total}, {left} left {note}".rstrip())
+        overwrite(f"[{'#' * filled}{'-' * (self.WIDTH - filled)}] {line}")
 
     def clear(self) -> None:
         clear()

@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from domino_cli.errors import UsageError
+from domino_cli.models import resolve_model
 from domino_cli.progress import Bar, say
 from serving.errors import StartError
 
@@ -62,7 +63,9 @@ def execute(args: argparse.Namespace) -> int:
     from training.session import open_session
 
     config = load_config(Path(args.config), args.overrides)
-    config = dataclasses.replace(config, device=own_device(config.device))
+    config = dataclasses.replace(
+        config, target=resolve_model(str(config.target)), device=own_device(config.device)
+    )
     ranks = join(open_device(config.device))
     if ranks.rank > 0:
         open_session(config, lambda line: None, ranks=ranks).run(lambda line: None)

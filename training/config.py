@@ -15,7 +15,7 @@ from serving.options import field
 class TrainConfig:
     """See each field's help; `domino-serve train --help` lists them."""
 
-    target: Path = field(help="folder of the frozen target")
+    target: Path = field(help="folder or name of the frozen target")
     data: Path = field(help="folder of a prepared dataset")
     output: Path = field(help="folder of the run: checkpoints and metrics")
     init: Path | None = field(None, help="draft checkpoint to start from (weights only)")
@@ -26,7 +26,9 @@ class TrainConfig:
         "domino", help="correction by a GRU, none, or DSpark's Markov bias"
     )
     block_size: int = field(16, help="positions of a block, the anchor included")
-    mask_token_id: int = field(help="id of open positions; one that the data never has")
+    mask_token_id: int | None = field(
+        None, help="id of open positions, which the data must not have; none: the highest of those"
+    )
     shift_label: bool = field(True, help="slot k predicts position k + 1 (domino; dspark always)")
     layers: int = field(5, help="draft layers")
     taps: int = field(5, help="tapped target layers, evenly spaced")
@@ -120,7 +122,7 @@ class TrainConfig:
             raise OptionError("attention", "flex", "learns on a GPU only; use auto or dense")
         if self.parallel == "fsdp" and self.optimizer == "muon":
             raise OptionError("parallel", "fsdp", "cuts the matrices that muon needs; use adamw")
-        if self.mask_token_id < 0:
+        if self.mask_token_id is not None and self.mask_token_id < 0:
             raise OptionError("mask_token_id", self.mask_token_id, "must be an id")
 
     @property
@@ -148,9 +150,10 @@ def load_config(file: Path, overrides: Sequence[str]) -> TrainConfig:
         for name, value in values.items()
         if not (value is None and not kinds[name].optional and name in defaults)
     }
-    for spec in fields(TrainConfig):
-        if spec.name not in checked and spec.name not in defaults:
-            raise OptionError(spec.name, None, f"is required: {spec.metadata['help']}")
+    missing = [s for s in fields(TrainConfig) if s.name not in checked and s.name not in defaults]
+    if missing:
+        wanted = "; ".join(f"{s.name} ({s.metadata['help']})" for s in missing)
+        raise OptionError(missing[0].name, None, f"is required; set in {file.name}: {wanted}")
     return TrainConfig(**checked)
 
 

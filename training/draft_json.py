@@ -16,12 +16,14 @@ def draft_json(
     config: TrainConfig, target: TargetConfig, rope: Mapping[str, Any]
 ) -> dict[str, Any]:
     """`rope`: the target's own rotary fields, copied."""
-    if config.mask_token_id >= target.vocab_size:
+    mask = config.mask_token_id
+    assert mask is not None, "training.mask has chosen one"
+    if mask >= target.vocab_size:
         remedy = f"the target has ids 0 to {target.vocab_size - 1}"
-        raise TrainingError(f"mask_token_id: {config.mask_token_id}: {remedy}")
+        raise TrainingError(f"mask_token_id: {mask}: {remedy}")
     reads = {
         "target_layer_ids": tapped_layers(config.taps, target.num_layers),
-        "mask_token_id": config.mask_token_id,
+        "mask_token_id": mask,
     }
     network = _network(config, target, rope)
     if config.head == "dspark":

@@ -106,7 +106,7 @@ def timed_session(
     left = args.deadline - args.reserve - (time.monotonic() - BEGAN)
     steps = ranks.least(max(1, min(config.steps, int(left / each * 0.97))))
     say(f"{each * 1e3:.2f} ms a step, {left:.0f} s left: {steps} steps")
-    config = dataclasses.replace(config, steps=steps)
+    config = dataclasses.replace(session.config, steps=steps)
     return config, session.again(config)
 
 

@@ -6,7 +6,7 @@ advances thousands of rows as one graph. Next: training.answer_journal.
 
 import queue
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from verify_service.engine import Engine
 from verify_service.sequence import Event, Request
 
 PAGE = 64
+Events = queue.SimpleQueue[tuple[int, Event]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,10 @@ def engine_answers(
     new: int,
     device: str,
     dtype: str,
+    tick: Callable[[int], None] = lambda tokens: None,
 ) -> Iterator[Answered | Failed]:
-    """Answers of up to `new` tokens to the prompts whose places are `wanted`, `rows` at a time."""
+    """Answers of up to `new` tokens to the prompts whose places are `wanted`, `rows` at a time, in
+    the order in which they end. tick: is told of all tokens so far whenever there are more."""
     longest = max((len(prompts[i]) for i in wanted), default=1) + new
     config = VerifyConfig(
         target=target,
@@ -56,44 +59,50 @@ def engine_answers(
     loaded = compute.run(lambda: verify_service.load.load(config))
     stops = frozenset(loaded.info.eos_token_ids)
     loaded.engine.start(compute=compute)
-    running: deque[tuple[int, queue.SimpleQueue[Event]]] = deque()
+    events: Events = queue.SimpleQueue()
     try:
-        for place in wanted:
-            running.append((place, _submit(loaded.engine, place, prompts[place], new, stops)))
-            if len(running) == 2 * rows:
-                yield _collected(*running.popleft())
-        while running:
-            yield _collected(*running.popleft())
+        waiting = deque(wanted)
+        running: dict[int, list[int]] = {}
+        total = 0
+        while waiting or running:
+            while waiting and len(running) < 2 * rows:
+                place = waiting.popleft()
+                running[place] = []
+                _submit(loaded.engine, place, prompts[place], new, stops, events)
+            place, event = events.get()
+            if isinstance(event, verify_pb2.VerifyChunk):
+                running[place].extend(event.token_ids)
+                tick(total := total + len(event.token_ids))
+            else:
+                yield _ended(place, event, running.pop(place))
     finally:
         loaded.engine.stop()
 
 
 def _submit(
-    engine: Engine, place: int, prompt: Sequence[int], new: int, stops: frozenset[int]
-) -> "queue.SimpleQueue[Event]":
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    engine: Engine,
+    place: int,
+    prompt: Sequence[int],
+    new: int,
+    stops: frozenset[int],
+    events: Events,
+) -> None:
     request = Request(
         request_id=str(place),
         prompt_ids=list(prompt),
         max_tokens=new,
         stop_ids=stops,
-        emit=events.put,
+        emit=lambda event: events.put((place, event)),
     )
     try:
         engine.submit(request)
     except ServingError as error:
-        events.put(error)
-    return events
+        events.put((place, error))
 
 
-def _collected(place: int, events: "queue.SimpleQueue[Event]") -> Answered | Failed:
-    tokens: list[int] = []
-    while True:
-        event = events.get()
-        if isinstance(event, ServingError):
-            return Failed(place, str(event))
-        if isinstance(event, verify_pb2.VerifyComplete):
-            ended = event.finish_reason == spec.FINISH_REASON_STOP
-            return Answered(prompt=place, tokens=tokens, ended=ended)
-        assert isinstance(event, verify_pb2.VerifyChunk), "scores are for Score"
-        tokens.extend(event.token_ids)
+def _ended(place: int, event: Event, tokens: list[int]) -> Answered | Failed:
+    if isinstance(event, ServingError):
+        return Failed(place, str(event))
+    assert isinstance(event, verify_pb2.VerifyComplete), "scores are for Score"
+    ended = event.finish_reason == spec.FINISH_REASON_STOP
+    return Answered(prompt=place, tokens=tokens, ended=ended)

@@ -36,6 +36,11 @@ class Prepared:
     documents: list[Document] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def tokens(self) -> int:
+        """Of all documents."""
+        return sum(len(document.ids) for document in self.documents)
+
 
 def prepare(file: Path, tokenizer: Tokenizer, options: PrepareOptions) -> Prepared:
     """Raises LineError at the first malformed line unless they are skipped, TrainingError when

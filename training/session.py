@@ -24,6 +24,7 @@ from training.errors import TrainingError
 from training.evaluate import MACRO, HeldOut, evaluate, read_held_out
 from training.export import export, export_speculators, parse_draft
 from training.features import Features
+from training.mask import with_mask
 from training.objective import Objective
 from training.ranks import ONE_RANK, Ranks
 from training.sanity import check_features
@@ -172,10 +173,10 @@ def open_session(
     dtype, device = DTYPES[config.dtype], open_device(config.device)
     if target is None:
         target = load_target(config, dtype, device)
-    made = draft_json(config, target.config, rope_fields(target.checkpoint))
-    draft = parse_draft(config.output if ranks.rank == 0 else None, made, target.config)
     packed = pack(documents or read_dataset(config.data), config.row_length, config.seed)
-    refuse_mask(packed.ids, config.mask_token_id)
+    config = with_mask(config, packed.ids, target.config.vocab_size, ranks, device)
+    made = draft_json(config, target.config, rope_fields(target.checkpoint))
+    draft = parse_draft(None, made, target.config)
     keep = config.features == "memory"
     last = config.soft > 0 or config.head == "dspark"
     features = Features(target, packed, taps=config.taps, keep=keep, last=last)
@@ -201,6 +202,8 @@ def open_session(
     if saved is not None:
         trainer.resume(saved)
         report(f"resumed behind step {trainer.step}")
+    if ranks.rank == 0:
+        parse_draft(config.output, made, target.config)
     held_out: Sequence[HeldOut] = ()
     if config.held_out:
         held_out = read_held_out(config.held_out, config.target, target.config.vocab_size)
@@ -238,10 +241,3 @@ def load_target(config: TrainConfig, dtype: torch.dtype, device: torch.device) -
     layers = open_target(config.target)[1].num_layers
     taps = tapped_layers(config.taps, layers)
     return BatchTarget.load(config.target, taps=taps, dtype=dtype, device=device)
-
-
-def refuse_mask(ids: torch.Tensor, mask: int) -> None:
-    """The mask id stands for open positions; data that has it would be read as open."""
-    count = int((ids == mask).sum())
-    if count:
-        raise TrainingError(f"mask_token_id: {mask} is {count} times in the data; take another")

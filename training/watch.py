@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -102,7 +103,7 @@ def shown(evaluation: dict[str, Any]) -> str:
 
 def progress(line: dict[str, float], total: int) -> str:
     """One line for people."""
-    eta = time.strftime("%H:%M:%S", time.gmtime(line["eta_s"]))
+    eta = timedelta(seconds=round(line["eta_s"]))
     return (
         f"step {line['step']:.0f}/{total} loss {line['loss']:.4f} "
         f"final {line.get('final_loss', 0):.4f} base {line.get('base_loss', 0):.4f} "

@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from serving.option_type import OptionError
 from tests.training import runs
 from training.config import TrainConfig, load_config
+from training.dataset import Document
 from training.errors import TrainingError
+from training.session import open_session
 
 BASE = 'target = "t"\ndata = "d"\noutput = "o"\nmask_token_id = 5\nsteps = 10\n'
 
@@ -63,8 +66,22 @@ def test_null_and_zero_mean_different_things(tmp_path: Path) -> None:
     assert load(tmp_path, "lr=null").lr == 6e-4  # a default, where none is no value
     with pytest.raises(OptionError, match="steps"):
         load(tmp_path, "steps=null")
-    with pytest.raises(OptionError, match="mask_token_id"):
-        load(tmp_path, text='target = "t"\ndata = "d"\noutput = "o"\nsteps = 10\n')
+    with pytest.raises(OptionError, match=r"data .*steps"):
+        load(tmp_path, text='target = "t"\noutput = "o"\n')
+
+
+def test_without_a_mask_id_one_is_taken_that_the_data_lacks(tmp_path: Path) -> None:
+    """Text that has the id is read as an open position; two runs must take the same one."""
+    made = runs.session(tmp_path / "run", mask_token_id=None, steps=1)
+    made.run(lambda _: None)
+    assert made.draft_json["dflash_config"]["mask_token_id"] == 256  # the data has 0 to 239
+    assert runs.session(tmp_path / "run", mask_token_id=None, steps=1).trainer.step == 1
+    with pytest.raises(TrainingError, match="mask_token_id"):
+        runs.session(tmp_path / "run", mask_token_id=250, steps=1)
+    everything = [Document(torch.arange(257, dtype=torch.int32), torch.ones(257) > 0)]
+    config = runs.config(tmp_path / "full", mask_token_id=None, row_length=257)
+    with pytest.raises(TrainingError, match="all 257 ids"):
+        open_session(config, lambda _: None, documents=everything)
 
 
 @pytest.mark.parametrize("change", [{"mask_token_id": 257}, {"taps": 4}, {"mask_token_id": 7}])

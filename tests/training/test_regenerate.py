@@ -1,6 +1,7 @@
 """`data regenerate`: the engine's answers, side files, and a killed process that goes on."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.router.tiny_tokenizer import save_target
 from tests.training import tiny
 from training.answer_journal import ANSWERS, FAILED, TRUNCATED, AnswerJournal
 from training.dataset import read_dataset
-from training.engine_answers import engine_answers
+from training.engine_answers import Failed, engine_answers
 from training.generate import Generator, Limits
 from training.regenerate import Answered
 
@@ -38,17 +39,29 @@ def lines(tmp_path: Path, name: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in (tmp_path / "out" / name).read_text().splitlines()]
 
 
+answers = partial(engine_answers, TARGET, rows=2, device="cpu", dtype="float32")
+
+
 def test_the_engines_answers_are_the_generators() -> None:
     """Two ways of making text must make the same text, or a resumed set is a mixture."""
     limits = Limits(rows=8, prompt=64, new=NEW, straggling=0.0)
     stops = tiny.target().config.eos_token_ids
     expected = Generator(tiny.target(), limits, stops or [256]).answers(PROMPTS)
-    options = {"rows": 2, "new": NEW}
     wanted = range(len(PROMPTS))
-    found = engine_answers(TARGET, PROMPTS, wanted, **options, device="cpu", dtype="float32")
-    for place, answer in enumerate(found):
-        assert isinstance(answer, Answered) and answer.prompt == place
-        assert answer.tokens == expected[place]
+    told: list[int] = []
+    found = list(answers(PROMPTS, wanted, new=NEW, tick=told.append))
+    assert sorted(answer.prompt for answer in found) == list(wanted)
+    for answer in found:
+        assert isinstance(answer, Answered)
+        assert answer.tokens == expected[answer.prompt]
+    assert told == sorted(told) and told[-1] == sum(map(len, expected))
+
+
+def test_a_short_answer_does_not_wait_for_a_long_one() -> None:
+    """Answers kept in the order of prompts are lost with the process while an early one runs."""
+    refused = [300]  # an id that the target does not have
+    found = answers([PROMPTS[0], refused], range(2), new=200)
+    assert [(type(a), a.prompt) for a in found] == [(Failed, 1), (Answered, 0)]
 
 
 def test_side_files_have_what_the_dataset_lacks(

@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         where = {"verify": args.device, "draft": args.draft_device or args.device}
         result = {"benchmark": "data_plane", **origin.at_end(), "devices": where}
-        result["pause_ms"] = args.pause_ms
+        result |= {"pause_ms": args.pause_ms, "busy_ms": args.busy_ms}
         result |= {"cpu": provenance.cpu().as_json(), "cells": [as_json(cell) for cell in cells]}
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
@@ -115,6 +115,12 @@ def parser() -> argparse.ArgumentParser:
         default=0.0,
         help="verify's pass between two steps, for which it keeps its core busy (%(default)s)",
     )
+    found.add_argument(
+        "--busy-ms",
+        type=float,
+        default=0.0,
+        help="the draft's model, on its GPU, about; included in the times (%(default)s)",
+    )
     found.add_argument("--json", type=new_file, metavar="FILE", help="where the figures go")
     return found
 
@@ -123,7 +129,7 @@ def measure(args: argparse.Namespace, device: torch.device, draft_device: str) -
     """One way of messages after another, so that one process at a time has a context on a GPU; its
     planes in turn, step by step. One thread of a process spins, so those planes are alone."""
     cells = _by_size({"in-process": InProcess(torch.device(draft_device))}, device, args)
-    options = {"device": draft_device, "hidden": HIDDEN, "dtype": DTYPE}
+    options = {"device": draft_device, "busy_ms": args.busy_ms, "hidden": HIDDEN, "dtype": DTYPE}
     with tempfile.TemporaryDirectory() as folder:
         ways: dict[str, dict[str, object]] = {
             "grpc tcp": {},

@@ -28,6 +28,7 @@ from serving.transport.receiver import Receiver
 SERVICE: Final = "domino_serve.v1.DraftService"
 PROPOSALS = tuple(range(1000, 1015))
 MAX_ROWS = 4096
+CYCLES_A_MS = 1_900_000  # of an H200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +39,7 @@ class NullDraftConfig(ServiceOptions):
     hidden: int = field(4096, help="values of a row")
     dtype: str = field("bfloat16", help="of a row")
     step_socket: bool = field(False, help="steps go by a local socket, not by gRPC")
+    busy_ms: float = field(0.0, help="a model's time on a GPU, about")
     spin_s: float = field(0.0, help="how long it looks for a message there before it sleeps")
 
 
@@ -48,6 +50,7 @@ class NullDraft:
     def __init__(self, config: NullDraftConfig, compute: Runs) -> None:
         self._dtype, self._hidden, self._compute = DTYPES[config.dtype], config.hidden, compute
         self._device = torch.device(config.device)
+        self._busy = round(config.busy_ms * CYCLES_A_MS)
         shape = (MAX_ROWS, config.hidden)
         self._projected = torch.zeros(shape, dtype=self._dtype, device=self._device)
         self._kinds = taken("auto", self._device)
@@ -94,6 +97,8 @@ class NullDraft:
         if rows is not None:
             self._projected[: len(rows)].copy_(rows, non_blocking=True)
         if self._device.type == "cuda":
+            if request.steps:
+                torch.cuda._sleep(self._busy)  # type: ignore[no-untyped-call]
             torch.cuda.synchronize(self._device)  # as a draft's step ends
         receiver.release()
         for step in request.steps:

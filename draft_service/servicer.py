@@ -19,6 +19,7 @@ from draft_service.metrics import count_step, watch_streams
 from draft_service.session_traces import SessionTraces
 from draft_service.update import projection_parts, read_update, swap
 from serving.compute_thread import Runs
+from serving.contract import SILENT_S
 from serving.errors import Draining, ServingError
 from serving.guard import guard
 from serving.transport.frames import Frames, FramesEnded
@@ -109,7 +110,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         """Step for a process of this host, in the thread that asks."""
         try:
             if not self._draining.is_set():
-                for response in self._answers(frames.messages(draft_pb2.StepRequest), frames):
+                for response in self._answers(_heard(frames), frames):
                     frames.send(response, TAKEN_S)
         except FramesEnded as gone:
             log.debug("a stream of steps is over: %s", gone)
@@ -121,14 +122,19 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             frames.close()
 
     def _answers(
-        self, requests: Iterable[draft_pb2.StepRequest], peer: Peer
+        self, requests: Iterable[draft_pb2.StepRequest | None], peer: Peer
     ) -> Iterator[draft_pb2.StepResponse]:
-        """A stream's answers; its sessions end with it."""
+        """A stream's answers; its sessions end with it. None: nothing came for long."""
         stream, traces, receiver = Stream(), SessionTraces(), Receiver(self._loaded.kinds)
         with self._peers_lock:
             self._peers.add(peer)
         try:
             for request in requests:
+                if request is None:
+                    if not stream.sessions:
+                        continue
+                    log.warning("a verify service is silent; its sessions end")
+                    break
                 response = self._compute.run(partial(self._answer, stream, receiver, request))
                 yield response
                 count_step(request, response)  # while verify runs its pass
@@ -185,6 +191,14 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         if offer:
             response.offer.CopyFrom(offer)
         return response
+
+
+def _heard(frames: Frames) -> Iterator[draft_pb2.StepRequest | None]:
+    """Messages until the other side closes, and None each time that it is silent for long: a
+    process that stands still keeps its socket, which sends no pings as gRPC's does."""
+    with suppress(FramesEnded):
+        while True:
+            yield frames.receive(draft_pb2.StepRequest, SILENT_S)
 
 
 def _until_gone(requests: Iterator[draft_pb2.StepRequest]) -> Iterator[draft_pb2.StepRequest]:

@@ -1,10 +1,12 @@
-"""Names both sides of the wire agree on: the contract's version and the drafting modes."""
+"""What both sides of the wire agree on: the contract's version, drafting modes, long silences."""
 
 from typing import Final, Literal
 
 from domino_serve.v1 import speculation_pb2 as spec
 
 CONTRACT_VERSION: Final = 1
+QUIET_S: Final = 10.0  # a verify service with sessions at a draft says something at least so often
+SILENT_S: Final = 30.0  # it is taken for dead where nothing else tells
 
 ModeName = Literal["ar", "dflash", "domino", "dspark"]
 

@@ -2,9 +2,18 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import Final
 
 from domino_serve.v1 import draft_pb2
 from verify_service.sequence import DraftSession, Sequence
+
+# Errors that a session opened anew would not meet again.
+WORTH_ANOTHER_SEAT: Final = {
+    draft_pb2.SESSION_ERROR_REASON_UNKNOWN_SESSION,
+    draft_pb2.SESSION_ERROR_REASON_TICKET,
+    draft_pb2.SESSION_ERROR_REASON_CONTEXT_GAP,
+    draft_pb2.SESSION_ERROR_REASON_STALE,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,28 +9,22 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
+from serving.contract import QUIET_S
 from serving.errors import DraftUnavailable
 from serving.log import about
 from serving.transport.plane import IN_PROCESS
-from verify_service.draft_exchange import Asked, Exchange, next_step
+from verify_service.draft_exchange import WORTH_ANOTHER_SEAT, Asked, Exchange, next_step
 from verify_service.draft_link import DraftLink
 from verify_service.metrics import DRAFT_LOST, STALE
 from verify_service.row_spans import RowSpan
 from verify_service.sequence import DraftPlan, DraftSession, Sequence
 
 RowsOf = Callable[[list[RowSpan]], Tensor]
-
-# Errors that a session opened anew would not meet again.
-_WORTH_ANOTHER_SEAT = {
-    draft_pb2.SESSION_ERROR_REASON_UNKNOWN_SESSION,
-    draft_pb2.SESSION_ERROR_REASON_TICKET,
-    draft_pb2.SESSION_ERROR_REASON_CONTEXT_GAP,
-    draft_pb2.SESSION_ERROR_REASON_STALE,
-}
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +47,7 @@ class Drafting:
         self._closing: dict[DraftLink, list[int]] = defaultdict(list)
         self._exchanges: dict[DraftLink, Exchange] = {}
         self._slow: set[DraftLink] = set()
+        self._said_at: WeakKeyDictionary[DraftLink, float] = WeakKeyDictionary()
         self.num_faults = 0  # of our own; none is the rule
         # Told of sequences that lost their draft, or had none, though they wish for one.
         self.want: Callable[[Sequence], None] = lambda sequence: None
@@ -208,8 +203,10 @@ class Drafting:
             if step.num_rows:
                 spans.append((sequence, draft.kv_len, draft.kv_len + step.num_rows))
             budget -= step.num_rows
-        if asked or closes:
+        now = time.monotonic()
+        if asked or closes or now - self._said_at.get(link, now) > QUIET_S:
             link.send(request, self._rows_of(spans) if spans else None)
+            self._said_at[link] = now
             self._exchanges[link] = Exchange(asked, awaited=link not in self._slow)
 
     def _take(self, asked: Asked, result: draft_pb2.SessionResult) -> None:
@@ -230,7 +227,7 @@ class Drafting:
             draft.plan.link.close()  # it leads to another draft than the handshake was made with
         DRAFT_LOST.inc("refused")
         self.end(sequence)
-        if result.error.reason in _WORTH_ANOTHER_SEAT:
+        if result.error.reason in WORTH_ANOTHER_SEAT:
             self._miss(sequence)
 
     def _lose(self, link: DraftLink, sequences: list[Sequence], reason: str) -> None:

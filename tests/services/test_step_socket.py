@@ -1,15 +1,20 @@
 """Steps by a local socket: the same tokens as by gRPC, and a killed draft costs speed only."""
 
 import signal
+from contextlib import closing
 
 import grpc
 import pytest
 
-from domino_serve.v1 import draft_pb2_grpc, verify_pb2_grpc
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2_grpc
 from domino_serve.v1 import speculation_pb2 as spec
+from draft_service import servicer
+from draft_service.step_socket import StepSocket
+from tests.chaos.cluster import until
 from tests.recorded_models import PROMPTS
 from tests.services.processes import Process, running
 from tests.services.requests import Call, seat, start
+from tests.services.served import Draft, serve_draft
 
 
 def begin(draft: Process, verify: Process, case: int, mode: spec.Mode.ValueType) -> Call:
@@ -35,6 +40,31 @@ def test_tokens_are_the_same_by_either_way(no_step_socket: bool | None) -> None:
         assert sum(done.speculation.accepted_tokens for _, done in found) > 0
         way = "GrpcSteps" if no_step_socket else "SocketSteps"
         assert any(f"steps go by {way}" in line for line in verify.log)
+
+
+def test_a_frozen_verify_service_keeps_no_seat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seats of one that stands still: on a local socket no ping finds out."""
+    monkeypatch.setattr(servicer, "SILENT_S", 0.5)
+    with (
+        serve_draft() as draft,
+        closing(StepSocket(draft.servicer.serve)) as socket,
+        running("verify_service", width=6) as verify,
+    ):
+        draft.servicer.step_socket = socket.name
+        stub = verify_pb2_grpc.VerifyServiceStub(grpc.insecure_channel(verify.address))
+        expected = start(stub, PROMPTS[0], 400).finish()[0]
+        call = start(stub, PROMPTS[0], 400, seat(draft.stub, draft.address, positions=410))
+        verify.send(signal.SIGSTOP)
+        assert until(lambda: not held(draft), 30), "the draft waits for ever"
+        verify.send(signal.SIGCONT)
+        ids, done = call.finish()
+        assert (ids, done.speculation.plain_steps > 0) == (expected, True)
+        assert any("SocketSteps" in line for line in verify.log)
+
+
+def held(draft: Draft) -> int:
+    """Pages of its sessions."""
+    return int(draft.stub.GetLoads(draft_pb2.DraftServiceGetLoadsRequest()).kv_pages_used)
 
 
 def test_a_killed_draft_costs_speed_only() -> None:

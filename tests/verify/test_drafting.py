@@ -9,8 +9,11 @@ from domino_serve.v1 import draft_pb2 as pb
 from serving.errors import DraftUnavailable
 from tests.verify.counting_engine import VOCAB, Answer, CountingEngine, counted, counting
 from tests.verify.counting_link import CountingLink
+from verify_service import drafting
 from verify_service.row_spans import RowSpan
 from verify_service.scheduler import Work
+from verify_service.sequence import Sequence as Running
+from verify_service.width_policy import PlannedWidth
 
 
 def test_right_proposals_are_all_kept_and_none_asked_beyond_the_cap() -> None:
@@ -74,6 +77,32 @@ def test_a_queued_request_opens_its_session_while_it_waits() -> None:
     opens, closes, *_ = second.requests
     assert (len(opens.opens), list(closes.closes)) == (2, [3]), "told while they wait"
     assert first.open_sessions == second.open_sessions == set()
+
+
+class Resting(PlannedWidth):
+    """The first steps are drafted, then all are plain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def draft_tokens(self, running: Sequence[Running]) -> int | None:
+        self.steps += 1
+        return None if self.steps < 3 else 0
+
+
+@pytest.mark.parametrize(("quiet_s", "is_told"), [(1000.0, False), (-1.0, True)])
+def test_a_resting_draft_hears_of_us_now_and_then(
+    quiet_s: float, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draft takes a verify service that says nothing for dead, and ends its sessions."""
+    monkeypatch.setattr(drafting, "QUIET_S", quiet_s)
+    link = CountingLink()
+    with counting(widths=Resting()) as running:
+        ids, _ = running.submit([1], 60, draft=link.plan()).collect()
+    assert ids == counted(1, 60)
+    empty = [r for r in link.requests if not (r.steps or r.opens or r.closes)]
+    assert bool(empty) == is_told
 
 
 def error(reason: pb.SessionErrorReason.ValueType) -> Callable[[pb.SessionResult], None]:

@@ -108,7 +108,8 @@ class DraftServiceServicer(object):
 
     def Step(self, request_iterator, context):
         """The hot path: one stream per verify service, one message each way per engine step. Sessions
-        live at most as long as their stream. One sequence's error never ends the stream.
+        live at most as long as their stream. One sequence's error never ends the stream. While it has
+        sessions a verify service says something, if only an empty message, at least each 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

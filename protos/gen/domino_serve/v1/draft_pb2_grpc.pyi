@@ -45,7 +45,8 @@ class DraftServiceStub:
     """How busy the service is."""
     Step: _grpc.StreamStreamMultiCallable[_draft_pb2.StepRequest, _draft_pb2.StepResponse]
     """The hot path: one stream per verify service, one message each way per engine step. Sessions
-    live at most as long as their stream. One sequence's error never ends the stream.
+    live at most as long as their stream. One sequence's error never ends the stream. While it has
+    sessions a verify service says something, if only an empty message, at least each 10 s.
     """
     UpdateDraftWeights: _grpc.UnaryUnaryMultiCallable[_draft_pb2.UpdateDraftWeightsRequest, _draft_pb2.UpdateDraftWeightsResponse]
     """Serves another checkpoint of the same shape from now on, without a restart. Open sessions end
@@ -74,7 +75,8 @@ class DraftServiceAsyncStub(DraftServiceStub):
     """How busy the service is."""
     Step: _aio.StreamStreamMultiCallable[_draft_pb2.StepRequest, _draft_pb2.StepResponse]  # type: ignore[assignment]
     """The hot path: one stream per verify service, one message each way per engine step. Sessions
-    live at most as long as their stream. One sequence's error never ends the stream.
+    live at most as long as their stream. One sequence's error never ends the stream. While it has
+    sessions a verify service says something, if only an empty message, at least each 10 s.
     """
     UpdateDraftWeights: _aio.UnaryUnaryMultiCallable[_draft_pb2.UpdateDraftWeightsRequest, _draft_pb2.UpdateDraftWeightsResponse]  # type: ignore[assignment]
     """Serves another checkpoint of the same shape from now on, without a restart. Open sessions end
@@ -130,7 +132,8 @@ class DraftServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_draft_pb2.StepResponse], _abc.AsyncIterator[_draft_pb2.StepResponse]]:
         """The hot path: one stream per verify service, one message each way per engine step. Sessions
-        live at most as long as their stream. One sequence's error never ends the stream.
+        live at most as long as their stream. One sequence's error never ends the stream. While it has
+        sessions a verify service says something, if only an empty message, at least each 10 s.
         """
 
     @_abc_1.abstractmethod

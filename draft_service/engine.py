@@ -6,18 +6,24 @@ Called by draft_service.servicer with one message per engine step of a verify se
 import secrets
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.begun import BegunBlocks
 from draft_service.checks import Refusal, check_step, usable_rows
 from draft_service.executor import Network, Part, StepExecutor
 from draft_service.seats import Seats, Session
 from serving.contract import mode_name
 from serving.errors import BadRequest
+
+if TYPE_CHECKING:
+    from domino_kernels.gpu.hand_over import Verified
 
 CONTEXT_BITS = 63  # a session's error names it as an int64
 
@@ -97,10 +103,56 @@ class DraftEngine:
             self._open(stream, request, response)
             work = self._admit(stream, request, rows, response)
             self._run(work, rows, response)
-            for number in request.closes:
-                if session := stream.sessions.pop(number, None):
-                    self._seats.close(session)
+            self._close(stream, request)
             return response
+
+    def begin(
+        self, stream: Stream, sessions: Mapping[int, int], verified: "Verified", count: int
+    ) -> BegunBlocks | None:
+        """Starts the next blocks of these sessions, `count` proposals each, behind a verify step on
+        the same device; None where that cannot be.
+
+        sessions: in the order of the verify step, with the most rows it may give each.
+        """
+        with self._lock:
+            found = [stream.sessions.get(number) for number in sessions]
+            known = [session for session in found if session]
+            same = len(known) == len(found) and len({session.mode for session in known}) == 1
+            block = self._executor.config.block_size
+            if not same or not all(
+                session.kv_len + most + block <= session.max_positions
+                for session, most in zip(known, sessions.values(), strict=True)
+            ):
+                return None
+            parts = [Part.waiting(s.mode, s.pages, s.kv_len, count) for s in known]
+            step = self._executor.begin(parts, verified, count)
+            if step is None:
+                return None
+            rows = {number: row for row, number in enumerate(sessions)}
+            starts = [session.kv_len for session in known]
+            return BegunBlocks(step=step, sessions=rows, starts=starts, count=count)
+
+    def go_on(
+        self, stream: Stream, request: draft_pb2.StepRequest, begun: BegunBlocks
+    ) -> Callable[[], draft_pb2.StepResponse]:
+        """The books of a message that `begun` covers; what waits for its answer."""
+        response = draft_pb2.StepResponse(sequence_number=request.sequence_number)
+        with self._lock:
+            work = [(step, stream.sessions[step.session]) for step in request.steps]
+            for step, session in work:
+                session.kv_len += step.num_rows
+                session.remember(step)
+            self._close(stream, request)
+
+        def finish() -> draft_pb2.StepResponse:
+            began = time.monotonic_ns()
+            for step, session in work:
+                session.last_result.proposals.ids.extend(begun.proposals(step))
+            response.results.extend(session.last_result for _, session in work)
+            response.timings.backbone_ns = time.monotonic_ns() - began
+            return response
+
+        return finish
 
     def replace(self, network: Network) -> int:
         """Drafts with other weights of the same shape from the next step on, which ends all
@@ -115,6 +167,11 @@ class DraftEngine:
         for session in stream.sessions.values():
             self._seats.close(session)
         stream.sessions.clear()
+
+    def _close(self, stream: Stream, request: draft_pb2.StepRequest) -> None:
+        for number in request.closes:
+            if session := stream.sessions.pop(number, None):
+                self._seats.close(session)
 
     def _check_rows(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
         expected = sum(_num_rows(step) for step in request.steps)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.model import DraftModel
 from draft_service.rollout import Sampler, Samplers
 from serving.draft_config import DraftConfig
+
+if TYPE_CHECKING:
+    from domino_kernels.gpu.hand_over import Verified  # needs triton, which a CPU has no use for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,16 @@ class Part:
     current: int | None
     draft_tokens: int
 
+    @classmethod
+    def waiting(
+        cls, mode: spec.Mode.ValueType, pages: Sequence[int], start: int, draft_tokens: int
+    ) -> Self:
+        """Of a session whose new rows and current token the host does not know yet."""
+        return cls(
+            mode=mode, pages=pages, start=start, rows=slice(0, 0), current=None,
+            draft_tokens=draft_tokens,
+        )  # fmt: skip
+
     @property
     def num_rows(self) -> int:
         """New rows."""
@@ -41,6 +54,17 @@ class Part:
     def end(self) -> int:
         """Positions that have context KV after the pass."""
         return self.start + self.num_rows
+
+
+class Begun(Protocol):
+    """A step that follows a verify step on the same device; draft_service.gpu_begin's."""
+
+    @property
+    def ids(self) -> Tensor: ...
+    @property
+    def taken(self) -> list[tuple[int, int]]: ...
+    @property
+    def proposals(self) -> list[list[int]]: ...
 
 
 class StepExecutor(Protocol):
@@ -62,6 +86,7 @@ class StepExecutor(Protocol):
     def run(
         self, parts: Sequence[Part], rows: Tensor | None, timings: draft_pb2.DraftTimings
     ) -> list[list[int]]: ...
+    def begin(self, parts: Sequence[Part], verified: "Verified", count: int) -> Begun | None: ...
 
 
 class Network(Protocol):
@@ -141,6 +166,9 @@ class Executor:
                 for i, ids in zip(asking, found, strict=True):
                     proposals[i] = ids
         return proposals
+
+    def begin(self, parts: Sequence[Part], verified: "Verified", count: int) -> None:
+        """Nothing begins early on a CPU."""
 
     def _propose(
         self,

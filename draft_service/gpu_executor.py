@@ -8,10 +8,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from domino_kernels.gpu.hand_over import Verified
 from domino_kernels.paged_kv import PagedKV
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.executor import Part
+from draft_service.gpu_begin import BegunStep
 from draft_service.gpu_index import appended, page_table
 from draft_service.gpu_model import GpuDraft, Rows
 from draft_service.gpu_step import Rollouts, Step, StepGraphs, batch_buckets, count_buckets
@@ -99,6 +101,16 @@ class GpuExecutor:
         timings.backbone_ns = time.monotonic_ns() - began
         self._count(len(outside), sum(len(batch.places) for batch in batches))
         return proposals
+
+    @torch.inference_mode()
+    def begin(self, parts: Sequence[Part], verified: Verified, count: int) -> BegunStep | None:
+        """Starts blocks of `count` proposals behind a verify step, for parts of one mode that stand
+        where it began; None where no graph takes them."""
+        if len(parts) > self._graphs.most:
+            return None
+        step = self._graphs.holding(parts[0].mode, len(parts), max(count, verified.width - 1))
+        self._count(0, len(parts))
+        return BegunStep(step, parts, verified)
 
     def _batches(self, parts: Sequence[Part]) -> Iterator[Drafting]:
         """The parts that draft, by mode, no more at a time than a graph takes."""

@@ -90,9 +90,12 @@ class StepGraphs:
 
     def chosen(self, mode: spec.Mode.ValueType, parts: Sequence[Part]) -> "Step":
         """The smallest step that holds these parts, at most `most`, of one mode."""
-        batch = self._batches[bisect_left(self._batches, len(parts))]
-        asked = max(part.draft_tokens for part in parts)
-        return self.step(mode, batch, self._counts[bisect_left(self._counts, asked)])
+        return self.holding(mode, len(parts), max(part.draft_tokens for part in parts))
+
+    def holding(self, mode: spec.Mode.ValueType, parts: int, count: int) -> "Step":
+        """The smallest step of at least so many parts and proposals."""
+        batch = self._batches[bisect_left(self._batches, parts)]
+        return self.step(mode, batch, self._counts[bisect_left(self._counts, count)])
 
 
 class Step:
@@ -121,10 +124,12 @@ class Step:
     def run(self, parts: Sequence[Part], rows: Tensor | None) -> list[list[int]]:
         """Proposals for up to `batch` parts; rows [n, hidden]: their new rows, n <= room."""
         self.bucket.fill(parts, rows)
-        if self.graph is None:
-            out = self.launch()
-        else:
-            self.graph.replay()
-            out = self._out
-        ids: list[list[int]] = out[: len(parts)].tolist()
+        ids: list[list[int]] = self.replay()[: len(parts)].tolist()
         return ids
+
+    def replay(self) -> Tensor:
+        """Starts what the bucket holds: proposals [batch, count], until the next step's."""
+        if self.graph is None:
+            return self.launch()
+        self.graph.replay()
+        return self._out

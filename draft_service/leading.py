@@ -53,6 +53,9 @@ class LeadingExecutor:
             self._followers.send_bytes(step.SerializeToString())
         return self._own.run(parts, rows, timings)
 
+    def begin(self, parts: Sequence[Part], verified: object, count: int) -> None:
+        """Nothing begins early over ranks."""
+
     def end(self) -> None:
         """Lets the other ranks end."""
         self._followers.end()

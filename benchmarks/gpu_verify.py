@@ -15,10 +15,11 @@ from typing import Any
 import torch
 import triton
 
+from benchmarks.gpu_verify_attention import attention_rows
 from benchmarks.gpu_verify_checks import prove
 from benchmarks.gpu_verify_prompts import time_long
 from benchmarks.gpu_verify_sampling import time_sampling
-from benchmarks.gpu_verify_times import CONTEXT, LONG, time_attention, time_engine, time_steps
+from benchmarks.gpu_verify_times import CONTEXT, LONG, time_engine, time_steps
 from benchmarks.gpu_verify_timing import copy_tb_s
 from benchmarks.gpu_verify_tree import add_argument, imported_tree
 
@@ -34,39 +35,6 @@ STEP_GOALS = {
 # tokens/s of vLLM 0.26.0's plain decoding, measured where a copy moved 4.30 TB/s
 VLLM = {1: 193.6, 8: 1444.9, 32: 5283.0}
 VLLM_COPY_TB_S = 4.30
-# FA3's microseconds by (batch, width), same shapes, measured on another H200
-FA3 = {
-    (32, 8, 128, 1024): {
-        (1, 1): 10.1, (1, 8): 11.3, (1, 16): 11.4, (8, 1): 16.9, (8, 8): 18.0, (8, 16): 19.6,
-        (32, 1): 42.1, (32, 8): 44.2, (32, 16): 46.5,
-    },
-    (32, 8, 128, 8192): {
-        (1, 1): 17.3, (1, 8): 18.3, (1, 16): 18.4, (8, 1): 71.0, (8, 8): 72.5, (8, 16): 74.9,
-        (32, 1): 247.0, (32, 8): 250.0, (32, 16): 252.0,
-    },
-    (12, 2, 256, 1024): {
-        (1, 1): 11.5, (1, 8): 14.2, (1, 16): 14.8, (8, 1): 15.0, (8, 8): 18.1, (8, 16): 20.0,
-        (32, 1): 29.1, (32, 8): 33.4, (32, 16): 39.4,
-    },
-    (12, 2, 256, 8192): {
-        (1, 1): 17.3, (1, 8): 19.9, (1, 16): 20.9, (8, 1): 42.5, (8, 8): 46.8, (8, 16): 50.7,
-        (32, 1): 137.0, (32, 8): 143.0, (32, 16): 149.0,
-    },
-}  # fmt: skip
-
-
-def attention_rows() -> list[dict[str, Any]]:
-    """Every shape that FA3 was timed at, with its time."""
-    cases = [
-        (heads, kv, dim, batch, width, context, fa3)
-        for (heads, kv, dim, context), times in FA3.items()
-        for (batch, width), fa3 in times.items()
-    ]
-    rows = time_attention([case[:6] for case in cases])
-    return [
-        row | {"fa3_us": case[6], "over_fa3": row["us"] / case[6]}
-        for row, case in zip(rows, cases, strict=True)
-    ]
 
 
 def figures(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -10,16 +10,16 @@ import functools
 import itertools
 import json
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
+from benchmarks.gpu_verify_attention import Shape, inputs
 from benchmarks.gpu_verify_timing import graph_us
-from domino_kernels.gpu.attention import KeyTiles, Queries, paged_attention, pieces
+from domino_kernels.gpu.attention import KeyTiles, Queries, paged_attention
 from domino_kernels.gpu.linear import Tiling, linear_parts, linear_reference
 
 SHAPES = {
@@ -142,25 +142,20 @@ def attention_cases() -> Iterator[tuple[int, int, int, int, int, int]]:
 def sweep_attention(case: tuple[int, int, int, int, int, int]) -> dict[str, Any]:
     """Splits and walks over the keys for one shape, the fastest first."""
     heads, kv_heads, dim, batch, width, context = case
-    pages = -(-context // 256)
-    layers = 1 if batch * context > 2**17 else 4
-    kv = torch.randn(2, layers, batch * pages, kv_heads, 256, dim, device="cuda").bfloat16()
-    table = torch.randperm(batch * pages, device="cuda").view(batch, pages).int()
-    last = context - width + 1 + torch.arange(width, device="cuda").repeat(batch)
-    tiles = [(b * width, width, b) for b in range(batch)]
-    queries = Queries(
-        tiles=torch.tensor(tiles, dtype=torch.int32, device="cuda"),
-        tile_rows=width,
-        table=table,
-        last=last.int(),
+    given = inputs(
+        Shape(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=dim,
+            batch=batch,
+            width=width,
+            context=context,
+        )
     )
-    q = torch.randn(batch * width, heads, dim, device="cuda").bfloat16()
-    usual = pieces(len(queries.tiles) * kv_heads, queries.tile_rows * heads // kv_heads)
-    results = []
+    usual, results = given.splits, []
     for splits, walk in itertools.product({usual, max(1, usual // 2), min(32, usual * 2)}, WALKS):
-        one = functools.partial(paged_attention, q, queries=queries, splits=splits, walk=walk)
         try:
-            us = graph_us(lambda f=one: each_layer(f, kv), layers)  # type: ignore[misc]
+            us = given.us(functools.partial(paged_attention, splits=splits, walk=walk))
         except OutOfResources:
             continue
         results.append((us, splits, str(walk)))
@@ -168,12 +163,6 @@ def sweep_attention(case: tuple[int, int, int, int, int, int]) -> dict[str, Any]
     moved = batch * context * kv_heads * dim * 4
     found: dict[str, Any] = {"case": case, "usual": usual, "best": results[:4]}
     return found | {"tb_s": moved / results[0][0] / 1e6, "all": results}
-
-
-def each_layer(attend: Callable[..., Tensor], kv: Tensor) -> None:
-    """Attention over every layer of kv [2, layers, ...]."""
-    for layer in range(kv.shape[1]):
-        attend(kv=(kv[0, layer], kv[1, layer]))
 
 
 def main() -> None:

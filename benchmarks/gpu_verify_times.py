@@ -1,4 +1,4 @@
-"""Times of whole steps, of their linear layers by cuBLAS, of attention, of the running engine."""
+"""Times of whole steps, of their linear layers by cuBLAS, of the running engine."""
 
 import itertools
 import queue
@@ -21,11 +21,9 @@ from benchmarks.gpu_verify_model import (
     step_graphs,
 )
 from benchmarks.gpu_verify_timing import graph_us, replay_us
-from domino_kernels.gpu.attention import Queries, paged_attention, pieces, tile_rows
 from verify_service.drafting import Drafting
 from verify_service.engine import Engine
 from verify_service.gpu_executor import GpuExecutor
-from verify_service.gpu_rows import cut
 from verify_service.gpu_target import GpuTarget
 from verify_service.scheduler import Scheduler, Work
 from verify_service.sequence import Chosen, Event, Request
@@ -95,42 +93,6 @@ def _projecting(plain: GpuTarget) -> GpuTarget:
     target = random_target(qwen3_8b(layers=0, vocab=256), torch.bfloat16, TAPS)
     vars(plain).update(projection=target.projection, _taps=target._taps)
     return plain
-
-
-@torch.inference_mode()
-def time_attention(shapes: Seq[tuple[int, int, int, int, int, int]]) -> list[dict[str, Any]]:
-    """(heads, kv heads, head_dim, batch, width, context) -> microseconds and TB/s of keys read."""
-    found = []
-    for heads, kv_heads, dim, batch, width, context in shapes:
-        each = -(-context // PAGE)
-        layers = 1 if batch * context > 2**17 else 4  # more than the L2 cache holds
-        kv = torch.randn(2, layers, batch * each, kv_heads, PAGE, dim, device="cuda").bfloat16()
-        table = torch.randperm(batch * each, device="cuda").view(batch, each).int()
-        last = context - width + 1 + torch.arange(width, device="cuda").repeat(batch)
-        height = tile_rows(width, heads // kv_heads, dim, 2)
-        tiles = [tile for b in range(batch) for tile in cut(b * width, width, height, b)]
-        queries = Queries(
-            tiles=torch.tensor(tiles, dtype=torch.int32, device="cuda"),
-            tile_rows=height,
-            table=table,
-            last=last.int(),
-        )
-        q = torch.randn(batch * width, heads, dim, device="cuda").bfloat16()
-        splits = pieces(len(queries.tiles) * kv_heads, queries.tile_rows * heads // kv_heads)
-
-        def work(
-            q: Tensor = q, kv: Tensor = kv, queries: Queries = queries, splits: int = splits
-        ) -> None:
-            for layer in range(kv.shape[1]):
-                paged_attention(q, (kv[0, layer], kv[1, layer]), queries, splits=splits)
-
-        us = graph_us(work, layers)
-        moved = batch * context * kv_heads * dim * 2 * 2
-        found.append(
-            {"heads": f"{heads}/{kv_heads} x {dim}", "batch": batch, "width": width}
-            | {"context": context, "us": us, "tb_s": moved / us / 1e6}
-        )
-    return found
 
 
 class _Timed(GpuExecutor):

@@ -16,14 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_verify import FA3
+from benchmarks.gpu_verify_attention import Keys, fa3_shapes, inputs
 from benchmarks.gpu_verify_checks import relative
 from benchmarks.gpu_verify_model import PAGE
 from benchmarks.gpu_verify_timing import graph_us
-from domino_kernels.gpu.attention import Queries, paged_attention, pieces, tile_rows
-from verify_service.gpu_rows import cut
-
-Keys = tuple[Tensor, Tensor]
+from domino_kernels.gpu.attention import paged_attention
 
 
 def library(q: Tensor, kv: Keys, table: Tensor, width: int, context: int) -> Any:
@@ -55,31 +52,18 @@ def _first(call: Callable[[], tuple[Tensor, object]]) -> Tensor:
 def compare_attention() -> list[dict[str, Any]]:
     """A row a shape of FA3's table: microseconds of both, how far apart the results are."""
     found: list[dict[str, Any]] = []
-    for (heads, kv_heads, dim, context), times in FA3.items():
-        for batch, width in times:
-            each, layers = -(-context // PAGE), 1 if batch * context > 2**17 else 4
-            shape = 2, layers, batch * each, kv_heads, PAGE, dim
-            kv = torch.randn(shape, device="cuda").bfloat16()
-            table = torch.randperm(batch * each, device="cuda").view(batch, each).int()
-            last = context - width + 1 + torch.arange(width, device="cuda").repeat(batch)
-            height = tile_rows(width, heads // kv_heads, dim, 2)
-            tiles = [tile for b in range(batch) for tile in cut(b * width, width, height, b)]
-            queries = Queries(
-                tiles=torch.tensor(tiles, dtype=torch.int32, device="cuda"),
-                tile_rows=height,
-                table=table,
-                last=last.int(),
-            )
-            q = torch.randn(batch * width, heads, dim, device="cuda").bfloat16()
-            splits = pieces(len(tiles) * kv_heads, height * heads // kv_heads)
-            pairs = list(zip(*kv, strict=True))
-            ours = [partial(paged_attention, q, pair, queries, splits=splits) for pair in pairs]
-            theirs = [library(q, pair, table, width, context) for pair in pairs]
-            apart = relative(theirs[0]().reshape(q.shape), ours[0]())
-            row = {"heads": f"{heads}/{kv_heads} x {dim}", "context": context, "batch": batch}
-            row |= {"width": width, "apart": apart, "us": graph_us(_all(ours), layers)}
-            found.append(row | {"xformers_us": graph_us(_all(theirs), layers)})
-            print(found[-1], flush=True)
+    for s, _ in fa3_shapes():
+        given = inputs(s)
+        ours = partial(paged_attention, splits=given.splits)
+        theirs = [
+            library(given.q, kv, given.queries.table, s.width, s.context) for kv in given.layers
+        ]
+        wanted = ours(given.q, given.layers[0], given.queries)
+        row = {"heads": f"{s.heads}/{s.kv_heads} x {s.head_dim}", "context": s.context}
+        row |= {"batch": s.batch, "width": s.width, "us": given.us(ours)}
+        row |= {"apart": relative(theirs[0]().reshape(given.q.shape), wanted)}
+        found.append(row | {"xformers_us": graph_us(_all(theirs), len(theirs))})
+        print(found[-1], flush=True)
     faster: list[float] = [row["xformers_us"] / row["us"] for row in found]
     print(f"xformers over ours: median {statistics.median(faster):.2f}, best {min(faster):.2f}")
     return found

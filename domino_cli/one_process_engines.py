@@ -12,12 +12,12 @@ from serving.compute_thread import ComputeThread
 from serving.server import Server
 from serving.tensors import DTYPES
 from serving.transport.plane import MakeMemory, Plane
+from serving.watchdog import watch_steps
 from verify_service.draft_link import GrpcDraftLink, SeatedLink
 from verify_service.draft_links import DraftLinks
 from verify_service.draft_memory import memories_of
 from verify_service.metrics import watch
 from verify_service.servicer import VerifyServicer
-from verify_service.watchdog import watch_steps
 
 
 class Engines:
@@ -37,6 +37,7 @@ class Engines:
             ttl_s=config.ticket_ttl_s,
             draining=server.draining,
         )
+        self.draft.health.on_failure = server.fail
         self._loaded = loaded
         self._links = DraftLinks(
             loaded.hello,
@@ -53,7 +54,8 @@ class Engines:
         engine = self._loaded.engine
         watch(engine, self._links)
         engine.start(on_failure=self._server.fail, compute=self._compute)
-        watch_steps(engine, self._config.step_timeout_s)
+        for steps in (engine, self.draft.health):
+            watch_steps(steps, self._config.step_timeout_s)
 
     def stop(self) -> None:
         """Ends it, once the server has drained."""

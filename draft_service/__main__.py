@@ -10,6 +10,7 @@ from serving.options import parse
 from serving.process import run
 from serving.server import Server
 from serving.set_up import set_up
+from serving.watchdog import watch_steps
 
 SERVICE = "draft"
 
@@ -45,6 +46,8 @@ def main() -> int:
         ttl_s=config.ticket_ttl_s,
         draining=server.draining,
     )
+    servicer.health.on_failure = server.fail
+    watch_steps(servicer.health, config.step_timeout_s)
     socket = listen(config, servicer.serve)
     servicer.step_socket = socket.name if socket else ""
     draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)

@@ -60,6 +60,9 @@ class DraftServiceConfig(ServiceOptions):
         "keeps a core busy (default: 0.02 on a GPU with 8 cores or more, else 0)",
     )
     ticket_ttl_s: float = field(10.0, help="time a reserved seat waits to be opened")
+    step_timeout_s: float = field(
+        300.0, help="longest step; then the process ends, as its device hangs"
+    )
     grace_s: float = field(10.0, help="time running steps get after SIGTERM")
 
     def __post_init__(self) -> None:
@@ -76,7 +79,7 @@ class DraftServiceConfig(ServiceOptions):
         if self.domino_candidates != CERTIFIED and not self.domino_candidates.isdecimal():
             remedy = f"must be an integer of at least 0 or {CERTIFIED}"
             raise OptionError("domino_candidates", self.domino_candidates, remedy)
-        check_seconds(self, "ticket_ttl_s", "grace_s")
+        check_seconds(self, "ticket_ttl_s", "step_timeout_s", "grace_s")
         if self.spin_s is not None:
             check_seconds(self, "spin_s", or_zero=True)
 

@@ -17,6 +17,7 @@ from draft_service.handshake import answer
 from draft_service.load import Loaded
 from draft_service.metrics import count_step, watch_streams
 from draft_service.session_traces import SessionTraces
+from draft_service.step_health import StepHealth
 from draft_service.update import projection_parts, read_update, swap
 from serving.compute_thread import Runs
 from serving.contract import SILENT_S
@@ -53,6 +54,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self._loaded, self._engine, self._compute = loaded, loaded.engine, compute
         self._hidden, self._dtype, self._ttl_ms = hidden, dtype, round(ttl_s * 1000)
         self._draining = draining
+        self.health = StepHealth(torch.device(loaded.config.device))
         self.step_socket = ""  # where `serve` is called from; told in handshakes
         self._peers: set[Peer] = set()
         self._peers_lock = threading.Lock()
@@ -184,10 +186,11 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self, stream: Stream, receiver: Receiver, request: draft_pb2.StepRequest
     ) -> draft_pb2.StepResponse:
         """One exchange, in the engine's thread."""
-        offer = receiver.answer(request.offer) if request.HasField("offer") else None
-        rows = receiver.rows(request, self._hidden, self._dtype)
-        response = self._engine.step(stream, request, rows)
-        receiver.release()
+        with self.health.step():
+            offer = receiver.answer(request.offer) if request.HasField("offer") else None
+            rows = receiver.rows(request, self._hidden, self._dtype)
+            response = self._engine.step(stream, request, rows)
+            receiver.release()
         if offer:
             response.offer.CopyFrom(offer)
         return response

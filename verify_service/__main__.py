@@ -10,6 +10,7 @@ from serving.options import parse
 from serving.process import run
 from serving.server import Server
 from serving.set_up import set_up
+from serving.watchdog import watch_steps
 from verify_service.config import VerifyConfig
 
 SERVICE = "verify"
@@ -45,7 +46,6 @@ def main() -> int:
     from verify_service.load import load
     from verify_service.metrics import watch
     from verify_service.servicer import VerifyServicer
-    from verify_service.watchdog import watch_steps
 
     compute = ComputeThread("verify-engine")
     loaded = compute.run(lambda: load(config))

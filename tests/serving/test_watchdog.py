@@ -6,7 +6,7 @@ import sys
 SCRIPT = """
 import time
 from types import SimpleNamespace
-from verify_service.watchdog import watch_steps
+from serving.watchdog import watch_steps
 engine = SimpleNamespace(step_began=None)
 watch_steps(engine, 0.2)
 time.sleep(0.5)

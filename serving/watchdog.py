@@ -1,4 +1,4 @@
-"""Ends the process when an engine step hangs: a router notices a dead service, not a stuck one.
+"""Ends the process when an engine step hangs: callers notice a dead service, not a stuck one.
 
 A rank that died leaves the others waiting in a collective, a driver fault a kernel that never ends.
 """
@@ -9,9 +9,7 @@ import os
 import sys
 import threading
 import time
-from typing import Final
-
-from verify_service.engine import Engine
+from typing import Final, Protocol
 
 EXIT_CODE: Final = 70
 CHECKS: Final = 10  # per limit
@@ -19,13 +17,22 @@ CHECKS: Final = 10  # per limit
 log = logging.getLogger(__name__)
 
 
-def watch_steps(engine: Engine, limit_s: float) -> None:
+class Steps(Protocol):
+    """Whose steps are watched."""
+
+    @property
+    def step_began(self) -> float | None:
+        """When the step that runs began, on the monotonic clock; None while none does."""
+        ...
+
+
+def watch_steps(steps: Steps, limit_s: float) -> None:
     """Exits with EXIT_CODE, the threads' stacks on stderr, when a step takes longer."""
 
     def watch() -> None:
         while True:
             time.sleep(min(limit_s / CHECKS, 1.0))
-            began = engine.step_began
+            began = steps.step_began
             if began is not None and time.monotonic() - began > limit_s:
                 log.critical("a step has taken %g s: the process ends (--step-timeout-s)", limit_s)
                 faulthandler.dump_traceback(sys.stderr)

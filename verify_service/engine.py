@@ -54,8 +54,6 @@ class Engine:
         self._executor, self.scheduler, self.drafting = executor, scheduler, drafting
         self._widths, self._synthetic = widths or PlannedWidth(), synthetic
         self._overlap, self._halves = overlap, Halves(drafting)
-        if synthetic:
-            executor.pretend = synthetic.accepted
         self._first_proposals = FirstProposals()
         self.timeline = Timeline()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
@@ -176,8 +174,6 @@ class Engine:
         clock.planned(work)
         self._executor.use_projection(scheduler.turns.current)
         answer = blame.start(self._executor, work)
-        with self._losing_drafts():
-            self.drafting.early.begin(work, self._executor.launched)
         self._send_chunks()  # the last step's, while a device runs this one
         chosen = answer()
         took = clock.lap("verify")
@@ -215,15 +211,9 @@ class Engine:
                 draft_tokens,
                 clock,
                 halves=self._widths.halves,
-                meanwhile=self._meanwhile,
+                meanwhile=self._send_chunks,
             )
         return []
-
-    def _meanwhile(self) -> None:
-        """While drafts work: the next step starts, where it is known, and tokens are sent."""
-        if next_step := self.drafting.early.next_step(self.scheduler.running):
-            self._executor.start_ahead(*next_step)
-        self._send_chunks()
 
     def _send_chunks(self) -> None:
         for sequence in self._unsent:

@@ -134,9 +134,11 @@ class ResidentRollout:
 
     def _fixed_bytes(self, octets: int, tiles: int) -> int:
         """Shared memory beside the copy of a CTA's tiles, as rollout.cu lays it out."""
-        state = 2 * (self._width + 64) + 2 * self._weights.bottleneck_dim + 64
-        each_request = state + 4 * 24 + 4 * 8 + 4 * tiles + 5 * 4 + 8
-        return 8 * octets * each_request + min(octets, 2) * WARPS * 8 * 40 * 4 + 1024
+        bottlenecks = 8 * octets * (2 * (self._width + 64) + 2 * self._weights.bottleneck_dim + 64)
+        sums = min(octets, 2) * WARPS * 8 * 40 * 4
+        bounds = 4 * WARPS * -(-tiles // WARPS)
+        each_request = 4 * 24 + 4 * 8 + bounds + 5 * 4 + 8
+        return max(bottlenecks, sums) + 8 * octets * each_request + 1024
 
 
 def key_slots(ranks: int, ctas: int, proposals: int, max_batch: int) -> int:

@@ -51,14 +51,15 @@ static u32 shuffle_xor(u32 v, int mask) {
   converge();
   return v;
 }
-static bool any(bool v) {
+static u32 ballot(bool v) {
   warp_of().words[THREAD % 32][0] = v;
   converge();
-  bool found = false;
-  for (auto &words : warp_of().words) found |= words[0] != 0;
+  u32 found = 0;
+  for (int lane = 0; lane < 32; lane++) found |= warp_of().words[lane][0] << lane;
   converge();
   return found;
 }
+static int again(int v) { return v; }
 template <class To, class From> static To cast(From v) {
   To out;
   memcpy(&out, &v, sizeof out);

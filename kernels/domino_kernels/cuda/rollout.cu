@@ -18,13 +18,16 @@
 #define BYTES (EP + 64)
 #define COLUMNS 32                        // gates r, z, n of eight units, then rows of W1
 #define SUMS 40                           // floats of a row of sums, of banks of their own
+#define SUM_BYTES (WARPS * PASS * 8 * SUMS * 4)
+#define BOTTLENECK_BYTES (REQUESTS * (2 * BYTES + STATE))
 #define PARTS (CTAS * RANKS)
 #define PER_LANE(count) (((count) + 31) / 32)
 #define PASS (OCTETS < 2 ? OCTETS : 2)    // octets scanned at once
 #define CHUNKS ((G / 32 + WARPS - 1) / WARPS)  // of a state, by a warp
-#define NEAR (PASS == 1 ? 5 : 3)          // tiles whose base logits a warp asks for at once
-#define FAR (PASS == 1 ? 2 : 1)           // the same for tiles that are not in shared memory
-#define AHEAD (OCTETS == 1)               // whether tiles are asked for before the bottlenecks
+#define NEAR (PASS == 1 ? 3 : 2)          // tiles in shared memory bounded in a turn, at most,
+#define HELD (PASS == 1)                  // while one outside it is on its way; without registers
+#define AHEAD (OCTETS == 1 ? 1 : 0)       // for it: at once. Those asked for before the bottlenecks
+#define LIKELY 2                          // requests whose own best tokens' gates are asked for
 #define TOGETHER (FULL ? 2 : 1)           // tiles evaluated at once
 #define EACH ((REQUESTS + WARPS - 1) / WARPS)  // requests of a warp, at most
 #define LOWEST (-0x7fffffff - 1)
@@ -60,6 +63,7 @@ struct Shared {
   s64 *best, *slots;  // slots: this rank's keys
   int *lower, *token;
   s64 turn;
+  int row;  // tiles of a warp, at most: of `upper` [REQUESTS, WARPS, row]
 };
 
 FUNCTION int ordered(float v) {
@@ -145,7 +149,9 @@ FUNCTION void choose(const Params &p, const Shared &m, int j) {
 
 // The own units' next state, published.
 FUNCTION void advance(const Params &p, const Shared &m, int j) {
-  for (int i = THREAD; i < 8 * p.batch; i += THREADS) {
+  if (j)  // `publish` has read them
+    for (int r = again(THREAD); r < p.batch; r += THREADS) m.best[r] = NONE;
+  for (int i = again(THREAD); i < 8 * p.batch; i += THREADS) {
     const int unit = i % 8, r = i / 8, u = CTA * 8 + unit;
     if (u >= G) continue;
     const float *row = p.table + (s64)m.token[r] * (3 * G) + u, *gates = m.gates + r * 24 + unit;
@@ -333,9 +339,10 @@ FUNCTION void read_bounding(const Shared &m, Bounding &s, int o) {
   }
 }
 
-// One tile's highest bound to `upper`, its lower ones into the best; base: the lane's logits.
-FUNCTION void bound_tile(
-    Bounding &s, const Quad *b, Quad about, const float (*base)[2], float *upper) {
+// One tile's highest bounds to `upper` [8 PASS, WARPS, row], its lower ones into the best;
+// base: the lane's logits.
+FUNCTION void bound_tile(Bounding &s, const Quad *b, Quad about, const float (*base)[2],
+                         float *upper, int row) {
   int acc[PASS][4] = {};
 #pragma unroll
   for (int c = 0; c < EP / 64; c++) {
@@ -362,84 +369,110 @@ FUNCTION void bound_tile(
     highest = larger(shuffle_xor(highest, 1), highest);
     highest = larger(shuffle_xor(highest, 2), highest);
     if (highest > -INFINITY_) highest += ROUNDING * (highest < 0.0f ? -highest : highest);
-    if (THREAD % 4 == 0) upper[i * 8 + THREAD % 32 / 4] = highest;
+    if (THREAD % 4 == 0) upper[(i * 8 + THREAD % 32 / 4) * WARPS * row] = highest;
   }
 }
 
-// Some tiles of the copy that are not in shared memory, on their way.
-struct Far {
-  Quad b[FAR][EP / 64], about[FAR];
+// Base logits of the lane's requests, from its place in this CTA's first tile on.
+struct Base {
+  const float *at[PASS];
+  int room[PASS];  // tokens from there on
 };
 
-FUNCTION void read_far(const Params &p, Far &far, int first_tile, int begin, int end) {
-  const int lane = THREAD % 32;
+FUNCTION Base base_of(const Params &p, int j, int first_tile, int o) {
+  const int n = again(THREAD) % 32 / 4, v = first_tile * TILE + again(THREAD) % 4 * 2;
+  Base base;
 #pragma unroll
-  for (int k = 0; k < FAR; k++) {
-    const int t = begin + k * WARPS;
-    const u8 *record = p.copy + (s64)(first_tile + (t < end ? t : 0)) * RECORD;
-#pragma unroll
-    for (int c = 0; c < EP / 64; c++) far.b[k][c] = read16(record + (c * 32 + lane) * 16);
-    far.about[k] = read16(record + COPY + lane % 4 * 16);
+  for (int i = 0; i < PASS; i++) {
+    const int r = (o + i) * 8 + n;
+    base.at[i] = p.base + ((s64)j * p.batch + (r < p.batch ? r : 0)) * p.base_width + v;
+    base.room[i] = r < p.batch ? p.vocab - v : 0;
   }
+  return base;
+}
+
+FUNCTION void read_base(const Base &base, int tile, float (*at)[2]) {
+#pragma unroll
+  for (int i = 0; i < PASS; i++)
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      const int v = tile * TILE + c;
+      at[i][c] = v < base.room[i] ? base.at[i][v] : -INFINITY_;
+    }
+}
+
+// A tile that is not in shared memory, on its way.
+struct Far {
+  Quad b[EP / 64], about;
+  float base[PASS][2];
+};
+
+FUNCTION void read_far(const Params &p, Far &far, const Base &base, int first_tile, int tile) {
+  const int lane = again(THREAD) % 32;
+  const u8 *record = p.copy + (s64)(first_tile + tile) * RECORD;
+#pragma unroll
+  for (int c = 0; c < EP / 64; c++) far.b[c] = read16(record + (c * 32 + lane) * 16);
+  far.about = read16(record + COPY + lane % 4 * 16);
+  read_base(base, tile, far.base);
 }
 
 // This warp's first tile that is not in shared memory.
 FUNCTION int first_far(const Params &p, int own) {
-  const int near = own < p.resident ? own : p.resident, past = near - THREAD / 32 + WARPS - 1;
-  return THREAD / 32 + (past < 0 ? 0 : past / WARPS * WARPS);
+  const int near = own < p.resident ? own : p.resident, warp = again(THREAD) / 32;
+  const int past = near - warp + WARPS - 1;
+  return warp + (past < 0 ? 0 : past / WARPS * WARPS);
 }
 
-template <int COUNT>
-FUNCTION void read_base(const Params &p, const float *base, int first_tile, int o, int begin,
-                        int end, float (*at)[PASS][2]) {
-  const int n = THREAD % 32 / 4, l = THREAD % 4;
+FUNCTION void read_ahead(const Params &p, Far *ahead, int j, int first_tile, int own) {
+  const Base base = base_of(p, j, first_tile, 0);
 #pragma unroll
-  for (int k = 0; k < COUNT; k++) {
-    const int t = begin + k * WARPS, v = (first_tile + t) * TILE + l * 2;
-#pragma unroll
-    for (int i = 0; i < PASS; i++)
-#pragma unroll
-      for (int c = 0; c < 2; c++) {
-        const int r = (o + i) * 8 + n;
-        const bool real = t < end && r < p.batch && v + c < p.vocab;
-        at[k][i][c] = real ? base[(s64)r * p.base_width + v + c] : -INFINITY_;
-      }
+  for (int k = 0; k < AHEAD; k++) {
+    const int tile = first_far(p, own) + k * WARPS;
+    if (tile < own) read_far(p, ahead[k], base, first_tile, tile);
   }
 }
 
 // Bounds of every own token's score: the highest of each tile to m.upper, the best lower ones to
-// m.bound. far: the first tiles from outside shared memory, if AHEAD.
-FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int own, Far &far) {
-  const int warp = THREAD / 32, lane = THREAD % 32, n = lane / 4, l = lane % 4;
-  const int near = own < p.resident ? own : p.resident, outside = first_far(p, own);
-  const float *base = p.base + (s64)j * p.batch * p.base_width;
+// m.bound. Tiles outside shared memory, the first of which are `ahead`, are on their way while a
+// share of those inside is bounded.
+FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int own,
+                   const Far *ahead) {
+  const int warp = again(THREAD) / 32, lane = again(THREAD) % 32, n = lane / 4, l = lane % 4;
+  const int near = own < p.resident ? own : p.resident;
   for (int o = 0; o < OCTETS; o += PASS) {
+    const Base base = base_of(p, j, first_tile, o);
     Bounding s;
     read_bounding(m, s, o);
-    for (int begin = outside; begin < own; begin += WARPS * FAR) {
-      float at[FAR][PASS][2];
-      read_base<FAR>(p, base, first_tile, o, begin, own, at);
-      if (!AHEAD || begin != outside) read_far(p, far, first_tile, begin, own);
+    float *upper = m.upper + (o * 8 * WARPS + warp) * m.row;
+    int t = warp, f = first_far(p, own);
 #pragma unroll
-      for (int k = 0; k < FAR; k++) {
-        const int t = begin + k * WARPS;
-        if (t < own) bound_tile(s, far.b[k], far.about[k], at[k], m.upper + t * REQUESTS + o * 8);
+    for (int k = 0; k < AHEAD; k++, f += WARPS)
+      if (f < own) {
+        const Far &far = ahead[k];
+        bound_tile(s, far.b, far.about, far.base, upper + f / WARPS, m.row);
       }
-    }
-    for (int begin = warp; begin < near; begin += WARPS * NEAR) {
+    const int share = near - t <= own - f ? 1 : near - t <= 2 * (own - f) ? 2 : NEAR;
+    while (t < near || f < own) {
+      Far far;
+      if (f < own) read_far(p, far, base, first_tile, f);
+      if (!HELD && f < own) bound_tile(s, far.b, far.about, far.base, upper + f / WARPS, m.row);
       float at[NEAR][PASS][2];
-      read_base<NEAR>(p, base, first_tile, o, begin, near, at);
+#pragma unroll
+      for (int k = 0; k < NEAR; k++)
+        if (k < share && t + k * WARPS < near) read_base(base, t + k * WARPS, at[k]);
 #pragma unroll
       for (int k = 0; k < NEAR; k++) {
-        const int t = begin + k * WARPS;
-        if (t >= near) break;
+        if (k >= share || t >= near) break;
         const u8 *record = m.copy + t * RECORD;
         Quad b[EP / 64];
 #pragma unroll
         for (int c = 0; c < EP / 64; c++) b[c] = *(const Quad *)(record + (c * 32 + lane) * 16);
         const Quad about = *(const Quad *)(record + COPY + l * 16);
-        bound_tile(s, b, about, at[k], m.upper + t * REQUESTS + o * 8);
+        bound_tile(s, b, about, at[k], upper + t / WARPS, m.row);
+        t += WARPS;
       }
+      if (HELD && f < own) bound_tile(s, far.b, far.about, far.base, upper + f / WARPS, m.row);
+      f += WARPS;
     }
 #pragma unroll
     for (int i = 0; i < PASS; i++) {
@@ -455,18 +488,21 @@ FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int 
   sync();
 }
 
-FUNCTION bool qualifies(const Params &p, const Shared &m, int t) {
-  if (FULL) return true;
-  bool found = false;
-  for (int r = THREAD % 32; r < p.batch; r += 32)
-    found |= !(m.upper[t * REQUESTS + r] < m.bound[r]);
-  return any(found);
+// Which of this warp's 32 tiles from its `first` on have a token that may be the best, a bit each.
+FUNCTION u32 wanted(const Params &p, const Shared &m, int first, int own) {
+  const int lane = again(THREAD) % 32, warp = again(THREAD) / 32, i = first + lane;
+  const bool real = warp + i * WARPS < own;
+  bool found = FULL && real;
+  if (!FULL && real)
+    for (int r = 0; r < p.batch; r++)
+      found |= !(m.upper[(r * WARPS + warp) * m.row + i] < m.bound[r]);
+  return ballot(found);
 }
 
 // Eight tokens' exact scores, from W2's rows `w`, into the best keys.
 FUNCTION void score(const Params &p, const Shared &m, const float *base, const Quad *w, int v,
                     s64 *key) {
-  const int n = THREAD % 32 / 4, l = THREAD % 4;
+  const int n = again(THREAD) % 32 / 4, l = again(THREAD) % 4;
 #pragma unroll
   for (int o = 0; o < OCTETS; o++) {
     float acc[4] = {};
@@ -489,26 +525,29 @@ FUNCTION void score(const Params &p, const Shared &m, const float *base, const Q
 
 // Best keys among the own tokens whose bounds reach the best lower one, from W2 itself.
 FUNCTION void evaluate(const Params &p, const Shared &m, int j, int first_tile, int own) {
-  const int warp = THREAD / 32, lane = THREAD % 32, n = lane / 4, l = lane % 4;
+  const int warp = again(THREAD) / 32, lane = again(THREAD) % 32, n = lane / 4, l = lane % 4;
   const float *base = p.base + (s64)j * p.batch * p.base_width;
   s64 key[OCTETS];
 #pragma unroll
   for (int o = 0; o < OCTETS; o++) key[o] = NONE;
-  for (int begin = warp; begin < own; begin += WARPS * TOGETHER) {
+  u32 bits = 0;
+  for (int i = 0; warp + i * WARPS < own; i += TOGETHER) {
+    if (i % 32 == 0) bits = wanted(p, m, i, own);
+    const u32 here = bits >> i % 32 & ((1 << TOGETHER) - 1);
+    if (!here) continue;
     Quad w[TOGETHER][E / 32];
-    bool wanted[TOGETHER];
 #pragma unroll
     for (int k = 0; k < TOGETHER; k++) {
-      const int t = begin + k * WARPS;
-      wanted[k] = t < own && qualifies(p, m, t);
-      if (!wanted[k]) continue;
-      const int v = (first_tile + t) * TILE + n, row = v < p.vocab ? v : p.vocab - 1;
+      if (!(here >> k & 1)) continue;
+      const int v = (first_tile + warp + (i + k) * WARPS) * TILE + n;
+      const int row = v < p.vocab ? v : p.vocab - 1;
 #pragma unroll
       for (int c = 0; c < E / 32; c++) w[k][c] = read16(p.w2 + (s64)row * E + c * 32 + l * 8);
     }
 #pragma unroll
     for (int k = 0; k < TOGETHER; k++)
-      if (wanted[k]) score(p, m, base, w[k], (first_tile + begin + k * WARPS) * TILE, key);
+      if (here >> k & 1)
+        score(p, m, base, w[k], (first_tile + warp + (i + k) * WARPS) * TILE, key);
   }
 #pragma unroll
   for (int o = 0; o < OCTETS; o++) {
@@ -534,35 +573,44 @@ FUNCTION void first_token(const Params &p, const Shared &m, int first_tile, int 
   }
 }
 
-// The own best keys, to all ranks.
+// The own best keys, to all ranks. Of few requests the gates of the own best tokens are asked for
+// too: one of all CTAs' is the token, and its row of the table is far.
 FUNCTION void publish(const Params &p, const Shared &m, int j) {
   sync();
-  for (int r = THREAD; r < p.batch; r += THREADS) {
+  for (int r = again(THREAD); r < p.batch; r += THREADS) {
     const s64 at = ((s64)j * p.batch + r) * PARTS + p.rank * CTAS + CTA;
 #pragma unroll
     for (int rank = 0; rank < RANKS; rank++) poke(p.keys[rank] + m.turn + at, m.best[r]);
-    m.best[r] = NONE;
   }
+  const int lines = (3 * G * 4 + 127) / 128;
+  if (p.batch <= LIKELY)
+    for (int i = again(THREAD); i < lines * p.batch; i += THREADS) {
+      const s64 key = m.best[i / lines];
+      if (key != NONE) prefetch(p.table + (s64)key_token(key) * (3 * G) + i % lines * 32);
+    }
 }
 
 FUNCTION Shared layout(const Params &p, int tiles) {
   Shared m;
   u8 *at = shared_memory;
 #define TAKE(name, type, bytes) m.name = (type *)at, at += ((bytes) + 15) / 16 * 16
-  TAKE(copy, u8, p.resident * RECORD);
+  u8 *const shared = at;  // sums are done with when there are bottlenecks
   TAKE(high, u8, REQUESTS * BYTES);
   TAKE(low, u8, REQUESTS * BYTES);
   TAKE(state, u8, REQUESTS * STATE);
-  TAKE(sums, float, WARPS * PASS * 8 * SUMS * 4);
+  m.sums = (float *)shared;
+  at = shared + (SUM_BYTES > BOTTLENECK_BYTES ? SUM_BYTES : BOTTLENECK_BYTES);
   TAKE(gates, float, REQUESTS * 24 * 4);
   TAKE(hidden, float, REQUESTS * 8 * 4);
-  TAKE(upper, float, tiles * REQUESTS * 4);
   TAKE(reach, float, REQUESTS * 4);
   TAKE(step, float, REQUESTS * 4);
   TAKE(bound, float, (WARPS * EACH) * 4);
   TAKE(best, s64, REQUESTS * 8);
   TAKE(lower, int, REQUESTS * 4);
   TAKE(token, int, REQUESTS * 4);
+  m.row = (tiles + WARPS - 1) / WARPS;  // what comes before lies at places known when compiled
+  TAKE(upper, float, REQUESTS * WARPS * m.row * 4);
+  TAKE(copy, u8, p.resident * RECORD);
   m.turn = (*p.turn & 1) * p.turn_stride;
   m.slots = p.keys[0] + m.turn;
 #pragma unroll
@@ -578,9 +626,6 @@ FUNCTION void begin(const Params &p, const Shared &m, int first_tile, int own) {
     for (int i = THREAD * 16; i < bytes; i += THREADS * 16) copy16(m.copy + i, from + i);
   for (int i = THREAD; i < REQUESTS * 24; i += THREADS) m.gates[i] = 0.0f;
   for (int i = THREAD; i < REQUESTS * 8; i += THREADS) m.hidden[i] = 0.0f;
-  for (int i = THREAD * 4; i < REQUESTS * BYTES; i += THREADS * 4)
-    *(u32 *)(m.high + i) = 0, *(u32 *)(m.low + i) = 0;
-  for (int i = THREAD * 4; i < REQUESTS * STATE; i += THREADS * 4) *(u32 *)(m.state + i) = 0;
   for (int r = THREAD; r < REQUESTS; r += THREADS) {
     m.best[r] = NONE, m.lower[r] = LOWEST;
     m.reach[r] = 0.0f, m.step[r] = 1.0f;
@@ -613,11 +658,11 @@ KERNEL void LIMITS(THREADS) rollout(Params p) {
     choose(p, m, j);
     advance(p, m, j);
     fetch(p, j, first_tile, own);
-    Far far;
-    if (AHEAD && !FULL) read_far(p, far, first_tile, first_far(p, own), own);
+    Far ahead[AHEAD + 1];  // one more, as none is no array
+    if (!FULL) read_ahead(p, ahead, j, first_tile, own);
     project(p, m, j);
     gather(p, m, j);
-    if (!FULL) scan(p, m, j, first_tile, own, far);
+    if (!FULL) scan(p, m, j, first_tile, own, ahead);
     evaluate(p, m, j, first_tile, own);
     publish(p, m, j);
   }

@@ -15,10 +15,14 @@ struct __align__(16) Quad { u32 x, y, z, w; };
 #define CTA ((int)blockIdx.x)
 extern __shared__ __align__(16) u8 shared_memory[];
 
+FUNCTION int again(int v) {  // v, so that what follows from it is not kept in registers
+  asm volatile("" : "+r"(v));
+  return v;
+}
 FUNCTION void sync() { __syncthreads(); }
 FUNCTION void converge() { __syncwarp(); }
 FUNCTION u32 shuffle_xor(u32 v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
-FUNCTION bool any(bool v) { return __any_sync(0xffffffffu, v); }
+FUNCTION u32 ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
 FUNCTION int as_int(float v) { return __float_as_int(v); }
 FUNCTION float as_float(int v) { return __int_as_float(v); }
 FUNCTION float fast_exp(float v) { return __expf(v); }

@@ -23,7 +23,9 @@ def check_features(
     Agreement is only reported: answers that the target did not write itself agree less.
     """
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # ours is the run's
     batch, (row, first, length) = features.empty(1), features.a_document()
     features.fill(batch, torch.tensor([row]))
     part = slice(first, first + length)

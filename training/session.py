@@ -69,12 +69,14 @@ class Session:
         Of several ranks the first one writes and reports.
         """
         config, trainer = self.config, self.trainer
-        speed, bad = Speed(trainer.step, config.steps), 0
+        first, bad, speed = trainer.step + 1, 0, Speed(trainer.step, config.steps)
         end = config.steps if until is None else until
         with Watch(config.output if self._leads else None, tensorboard=config.tensorboard) as watch:
             while trainer.step < end:
                 trainer.train_step()
                 tick(trainer.step, speed.eta_s(trainer.step))
+                if trainer.step == first:
+                    self._tell(report, f"step {first} is done in {speed.first_s:.1f} s")
                 if self._is_due(config.log_interval, end):
                     line = self._line(speed)
                     watch.add(line)
@@ -191,7 +193,10 @@ def open_session(
                 features.read_from(file)
             ranks.least(0)
     checked = check_features(features, target, config.target, draft.target_layer_ids)
-    report(", ".join(f"{name} {value:.4f}" for name, value in checked.items()))
+    report(
+        f"features are those of transformers (cosine at least {checked['least_cosine']:.4f}); "
+        f"the target says {checked['argmax_agreement']:.0%} of a document's learnt tokens itself"
+    )
     objective = make_objective(config, draft, target)
     if config.vocab_rows:
         part = Vocabulary.most_frequent(config.vocab_rows, packed, target.lm_head, ranks)

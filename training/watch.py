@@ -80,13 +80,21 @@ def _writer(folder: Path) -> Any:
 
 
 class Speed:
-    """Of this process's own steps, which a resumed run has fewer of than the run."""
+    """Of this process's own steps, which a resumed run has fewer of than the run. The first one,
+    which compiles and allocates, is left out as soon as there is another."""
 
     def __init__(self, first: int, total: int) -> None:
         self._first, self._total, self._began = first, total, time.monotonic()
+        self.first_s: float | None = None
 
     def steps_per_s(self, step: int) -> float:
-        return (step - self._first) / (time.monotonic() - self._began)
+        """Is asked behind every step."""
+        took, steps = time.monotonic() - self._began, step - self._first
+        if self.first_s is None:
+            self.first_s = took
+        if steps == 1:
+            return 1 / took
+        return (steps - 1) / (took - self.first_s)
 
     def eta_s(self, step: int) -> float:
         """Seconds left."""

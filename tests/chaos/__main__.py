@@ -13,7 +13,14 @@ from tests.chaos.cancels import storm
 from tests.chaos.cluster import cluster
 from tests.chaos.device_storm import storm_of_kills
 from tests.chaos.figures import figures, table
-from tests.chaos.kills import freeze, kill_drafts, kill_rank, kill_router, kill_verifies
+from tests.chaos.kills import (
+    freeze,
+    freeze_rank,
+    kill_drafts,
+    kill_rank,
+    kill_router,
+    kill_verifies,
+)
 from tests.chaos.overload import flood
 from tests.chaos.rolling import update_all
 from tests.chaos.soak import soak
@@ -46,6 +53,13 @@ def _verify_kill(
 def _rank_kill(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
     with cluster(tokenizer, ranks=2, **ROOM) as services:
         return kill_rank(services, cases, args.seed)
+
+
+def _rank_freeze(
+    tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace
+) -> dict[str, Any]:
+    with cluster(tokenizer, ranks=2, step_timeout_s=5.0, **ROOM) as services:
+        return freeze_rank(services, cases, args.seed)
 
 
 def _cancels(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
@@ -97,6 +111,7 @@ RUNS: dict[str, Run] = {
     "draft_kill": _draft_kill,
     "verify_kill": _verify_kill,
     "rank_kill": _rank_kill,
+    "rank_freeze": _rank_freeze,
     "freeze": _freeze,
     "cancels": _cancels,
     "rolling": _rolling,

@@ -57,7 +57,7 @@ def _draft_kill(run: Result, args: argparse.Namespace) -> Found:
 
 
 def _verify_kill(run: Result, args: argparse.Namespace, *others: Result) -> Found:
-    """others: of a rank killed and of a group frozen."""
+    """others: of a rank killed, of one frozen and of a group frozen."""
     return Found(
         id="chaos_verify_kill_identical",
         runs=[run, *others],
@@ -134,7 +134,7 @@ def _rolling(run: Result, args: argparse.Namespace) -> Found:
 # By run, with the runs whose results a figure takes in.
 JUDGES: Final[dict[str, tuple[Callable[..., Found], Sequence[str]]]] = {
     "draft_kill": (_draft_kill, ()),
-    "verify_kill": (_verify_kill, ("rank_kill", "freeze")),
+    "verify_kill": (_verify_kill, ("rank_kill", "rank_freeze", "freeze")),
     "cancels": (_cancels, ()),
     "fuzz": (_fuzz, ()),
     "soak": (_soak, ()),

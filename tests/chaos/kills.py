@@ -4,7 +4,7 @@ import math
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -58,17 +58,31 @@ def kill_verifies(cluster: Cluster, cases: Sequence[Case], streams: int, seed: i
 
 def kill_rank(cluster: Cluster, cases: Sequence[Case], seed: int) -> dict[str, Any]:
     """One process of a tensor-parallel group dies: the group ends at once, its streams go on."""
-    rng, kills, group = random.Random(seed), Kills(), cluster.verifies[0]
+    return _lose_rank(cluster, cases, seed, cluster.followers[0].kill)
+
+
+def freeze_rank(cluster: Cluster, cases: Sequence[Case], seed: int) -> dict[str, Any]:
+    """It stands still: the group ends by its limit of a step, and that rank once it goes on."""
+    rank = cluster.followers[0]
+    found = _lose_rank(cluster, cases, seed, lambda: rank.send(signal.SIGSTOP))
+    rank.send(signal.SIGCONT)
+    return {**found, "exit_code_of_the_rank": rank.await_end()}
+
+
+def _lose_rank(
+    cluster: Cluster, cases: Sequence[Case], seed: int, lose: Callable[[], None]
+) -> dict[str, Any]:
+    rng, kills = random.Random(seed), Kills()
 
     def strike() -> float:
         moment = time.monotonic()
-        cluster.followers[0].kill()
+        lose()
         return moment
 
     with Client(cluster.routers[0].address) as client:
         chosen = [rng.choice(cases) for _ in range(WAVE)]
         kills.add(*wave(client, chosen, 4 * WAVE, strike))
-    return {**kills.as_json(), "exit_code_of_the_group": group.await_end()}
+    return {**kills.as_json(), "exit_code_of_the_group": cluster.verifies[0].await_end()}
 
 
 def freeze(cluster: Cluster, victim: Member, cases: Sequence[Case], seed: int) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Services that stand still and are not dead: streams go on without them, they are used again."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.chaos.cluster import Cluster, cluster
-from tests.chaos.kills import freeze
+from tests.chaos.kills import freeze, freeze_rank
 from tests.chaos.tokenizer import save_tokenizer
 from tests.chaos.traffic import Case, known_cases
 
@@ -15,6 +16,13 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
     return known_cases(8, 7, max_tokens=60)
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[Cluster]:
+    tokenizer = save_tokenizer(tmp_path)
+    with cluster(tokenizer, ranks=2, max_sequences=8, step_timeout_s=5.0) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +49,12 @@ def test_the_only_draft(services: Cluster, cases: Sequence[Case]) -> None:
     assert (found["identical"], found["errors"]) == (found["streams"], ())
     assert found["hit"] > 0, "it froze when nobody needed it"
     assert found["leaks"] == {}
+
+
+def test_a_rank(ranks: Cluster, cases: Sequence[Case]) -> None:
+    """Prevents a group that answers pings while all its ranks wait for one, and a rank that stays
+    behind with its memory once it goes on."""
+    found = freeze_rank(ranks, cases, 7)
+    assert (found["identical"], found["errors"]) == (found["streams"], ())
+    assert found["hit"] > 0, "it froze when nobody needed it"
+    assert (found["exit_code_of_the_group"], found["exit_code_of_the_rank"]) == (70, 1)

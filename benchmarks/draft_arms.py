@@ -7,7 +7,6 @@ Next: benchmarks.draft_arms_steps on these, then benchmarks.draft_arms_report.
 """
 
 import argparse
-import dataclasses
 import json
 import shlex
 import sys
@@ -116,8 +115,10 @@ class Arms:
     def run(self, name: str, changes: Sequence[str], seed: int, steps: int, equal: str) -> float:
         """Trains, measures and writes one line; returns milliseconds of a step."""
         args = self._args
-        overrides = [*args.overrides, *changes, f"output={args.out / name}", f"seed={seed}"]
-        config = dataclasses.replace(load_config(args.config, overrides), steps=steps)
+        fixed = [f"steps={steps}", f"output={args.out / name}", f"seed={seed}"]
+        config = load_config(args.config, [*args.overrides, *fixed, *changes])
+        if config.steps != steps:
+            steps, equal = config.steps, "own steps"
         made = draft_json(config, self._target.config, rope_fields(self._target.checkpoint))
         draft = parse_draft(None, made, self._target.config)
         start = first_weights(config, draft, self._target)
@@ -172,7 +173,9 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog=f"python -m {NAME}", description=__doc__)
     found.add_argument("config", type=Path, help="a training config")
     found.add_argument("overrides", nargs="*", metavar="key=value")
-    found.add_argument("--arm", nargs="+", action="append", help="a draft: NAME key=value ...")
+    found.add_argument(
+        "--arm", nargs="+", action="append", help="a draft: NAME key=value ..., steps= too"
+    )
     found.add_argument("--answers", type=Path, required=True, help="of training.embedded_answers")
     found.add_argument("--held-out", type=Path, required=True, help='JSONL: {"workload", "text"}')
     found.add_argument("--out", type=Path, required=True, help="where the results go")

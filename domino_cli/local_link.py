@@ -1,13 +1,17 @@
 """A verify service's link to a draft engine in its own process: the in-process data plane."""
 
 import threading
-from typing import Self
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Self
 
 from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.begun import BegunBlocks
 from draft_service.engine import DraftEngine, Stream
+from draft_service.executor import Begun
 from draft_service.handshake import answer
 from draft_service.load import Loaded
 from serving.errors import DraftUnavailable
@@ -15,11 +19,15 @@ from serving.tensors import DTYPES
 from serving.transport.plane import IN_PROCESS
 from verify_service.draft_link import DraftUpdated
 
+if TYPE_CHECKING:
+    from domino_kernels.gpu.hand_over import Verified
+
 
 class LocalDraftLink:
     """Rows pass by reference, and `receive` runs the draft's step in the thread that asks.
 
-    The lock keeps a step from running while another thread ends its sessions.
+    On the target's GPU a step may `begin` before it is asked for. The lock keeps a step from
+    running while another thread ends its sessions.
     """
 
     plane = IN_PROCESS
@@ -31,7 +39,8 @@ class LocalDraftLink:
         self.projection, self.incarnation = projection, incarnation
         self.engine, self._stream = engine, Stream()
         self._open, self._lock = True, threading.Lock()
-        self._pending: tuple[draft_pb2.StepRequest, Tensor | None] | None = None
+        self._answer: Callable[[], draft_pb2.StepResponse] | None = None
+        self._begun: BegunBlocks | None = None
 
     @classmethod
     def greeting(
@@ -51,15 +60,31 @@ class LocalDraftLink:
         """Until it is closed, or other weights are served."""
         return self._open and self.context_id == self.engine.context_id
 
+    def begin(self, sessions: Mapping[int, int], verified: "Verified", count: int) -> None:
+        """As verify_service.early_drafts.EarlyLink."""
+        with self._lock:
+            self._begun = None
+            if self.alive:
+                self._begun = self.engine.begin(self._stream, sessions, verified, count)
+
+    def go_on(self, request: draft_pb2.StepRequest) -> Begun | None:
+        """As verify_service.early_drafts.EarlyLink."""
+        begun, self._begun = self._begun, None
+        with self._lock:
+            if not self.alive or not begun or not begun.covers(request):
+                return None
+            self._answer = self.engine.go_on(self._stream, request, begun)
+            return begun.step
+
     def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
-        self._pending = request, rows
+        self._answer = partial(self.engine.step, self._stream, request, rows)
 
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
-        assert self._pending is not None, "receive follows send"
+        assert self._answer is not None, "receive follows send"
         with self._lock:
             if not self.alive:
                 raise DraftUnavailable("draft service of this process", "was closed or updated")
-            return self.engine.step(self._stream, *self._pending)
+            return self._answer()
 
     def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
         """A ticket for a session; raises Overloaded or another refusal."""

@@ -106,7 +106,7 @@ class GpuExecutor:
     def begin(self, parts: Sequence[Part], verified: Verified, count: int) -> BegunStep | None:
         """Starts blocks of `count` proposals behind a verify step, for parts of one mode that stand
         where it began; None where no graph takes them."""
-        if len(parts) > self._graphs.most:
+        if len(parts) > self._graphs.most or verified.out.device != self._model.device:
             return None
         step = self._graphs.holding(parts[0].mode, len(parts), max(count, verified.width - 1))
         self._count(0, len(parts))

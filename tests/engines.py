@@ -22,7 +22,13 @@ MODES = {
 
 
 def engines(
-    target: Path, draft: Path | None, *, page_size: int = 16, threads: int = 1, **verify: int
+    target: Path,
+    draft: Path | None,
+    *,
+    page_size: int = 16,
+    threads: int = 1,
+    draft_device: str = "cpu",
+    **verify: int,
 ) -> InProcess:
     """Both engines on small KV caches; extra options go to the verify service.
 
@@ -35,7 +41,9 @@ def engines(
     )
     drafter = None
     if draft:
-        config = DraftServiceConfig(target=target, draft=draft, page_size=page_size, kv_tokens=8192)
+        config = DraftServiceConfig(
+            target=target, draft=draft, page_size=page_size, kv_tokens=8192, device=draft_device
+        )
         drafter = draft_service.load.load(config)
     return InProcess(loaded, drafter)
 

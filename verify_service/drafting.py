@@ -20,6 +20,7 @@ from serving.log import about
 from serving.transport.plane import IN_PROCESS
 from verify_service.draft_exchange import WORTH_ANOTHER_SEAT, Asked, Exchange, next_step
 from verify_service.draft_link import DraftLink
+from verify_service.early_drafts import EarlyDrafts
 from verify_service.metrics import DRAFT_LOST, STALE
 from verify_service.row_spans import RowSpan
 from verify_service.sequence import DraftPlan, DraftSession, Sequence
@@ -47,6 +48,7 @@ class Drafting:
         self._closing: dict[DraftLink, list[int]] = defaultdict(list)
         self._exchanges: dict[DraftLink, Exchange] = {}
         self._slow: set[DraftLink] = set()
+        self.early = EarlyDrafts()
         self._said_at: WeakKeyDictionary[DraftLink, float] = WeakKeyDictionary()
         self.num_faults = 0  # of our own; none is the rule
         # Told of sequences that lost their draft, or had none, though they wish for one.
@@ -58,9 +60,9 @@ class Drafting:
         return bool(self._exchanges)
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether other processes work on answers; a draft in this one begins in `receive`."""
-        return any(link.plane != IN_PROCESS for link in self._exchanges)
+    def is_at_work(self) -> bool:
+        """Whether answers are being made; a draft in this process mostly begins in `receive`."""
+        return self.early.is_at_work or any(link.plane != IN_PROCESS for link in self._exchanges)
 
     def asked(self) -> list[Sequence]:
         """Whose proposals the next `receive` waits for."""
@@ -205,7 +207,8 @@ class Drafting:
             budget -= step.num_rows
         now = time.monotonic()
         if asked or closes or now - self._said_at.get(link, now) > QUIET_S:
-            link.send(request, self._rows_of(spans) if spans else None)
+            if not self.early.go_on(link, request):
+                link.send(request, self._rows_of(spans) if spans else None)
             self._said_at[link] = now
             self._exchanges[link] = Exchange(asked, awaited=link not in self._slow)
 

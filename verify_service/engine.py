@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.compute_thread import ComputeThread
-from serving.errors import BadRequest, InternalError, PeerUnavailable, ServingError
+from serving.errors import InternalError, PeerUnavailable, ServingError
 from serving.log import about
 from verify_service import blame
 from verify_service.commands import Commands
@@ -54,6 +54,8 @@ class Engine:
         self._executor, self.scheduler, self.drafting = executor, scheduler, drafting
         self._widths, self._synthetic = widths or PlannedWidth(), synthetic
         self._overlap, self._halves = overlap, Halves(drafting)
+        if synthetic:
+            executor.pretend = synthetic.accepted
         self._first_proposals = FirstProposals()
         self.timeline = Timeline()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
@@ -87,14 +89,7 @@ class Engine:
         The result ends this very request early, never a later one of the same id.
         """
         sequence = request.start()
-        pages = self.scheduler.pages_for(sequence.capacity)
-        total = self.scheduler.allocator.num_pages
-        if pages > total:
-            raise BadRequest(
-                sequence.sized_by,
-                f"prompt and {sequence.sized_by} need {pages} KV pages, the service has {total}; "
-                "shorten them or raise --kv-tokens",
-            )
+        self.scheduler.check_fits(sequence)
         # No abort of this request can overtake it.
         self._live.add(sequence, lambda: self.commands.put(lambda: self._enqueue(sequence)))
         return lambda: self.commands.put(lambda: self._finish(sequence, spec.FINISH_REASON_ABORT))
@@ -174,6 +169,8 @@ class Engine:
         clock.planned(work)
         self._executor.use_projection(scheduler.turns.current)
         answer = blame.start(self._executor, work)
+        with self._losing_drafts():
+            self.drafting.early.begin(work, self._executor.launched)
         self._send_chunks()  # the last step's, while a device runs this one
         chosen = answer()
         took = clock.lap("verify")
@@ -207,13 +204,15 @@ class Engine:
             draft_tokens = self._widths.draft_tokens(self.scheduler.running)
             members = [*(item.sequence for item in work), *self.scheduler.waiting]
             return self._halves.exchange(
-                members,
-                draft_tokens,
-                clock,
-                halves=self._widths.halves,
-                meanwhile=self._send_chunks,
+                members, draft_tokens, clock, halves=self._widths.halves, meanwhile=self._meanwhile
             )
         return []
+
+    def _meanwhile(self) -> None:
+        """While drafts work: the next step starts, where it is known, and tokens are sent."""
+        if next_step := self.drafting.early.next_step(self.scheduler.running):
+            self._executor.start_ahead(*next_step)
+        self._send_chunks()
 
     def _send_chunks(self) -> None:
         for sequence in self._unsent:

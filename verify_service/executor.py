@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,6 +18,11 @@ from verify_service.step_table import StepTable
 from verify_service.target import Target
 from verify_service.turns import KEPT
 
+if TYPE_CHECKING:
+    from domino_kernels.gpu.hand_over import Verified
+    from verify_service.early_drafts import Proposals
+    from verify_service.gpu_step import Pretend
+
 
 class Executor:
     """Owns the target's KV pages and, beside them, one projected row per position.
@@ -27,6 +33,8 @@ class Executor:
 
     num_graph = num_eager = 0
     can_run_anew = True
+    launched: "Verified | None" = None  # by `start`: what a draft on the same device goes on from
+    pretend: "Pretend | None" = None  # of benchmarks; whoever starts steps early asks it
 
     def __init__(
         self, target: Target, projection: FeatureProjection | None, *, pages: int, page_size: int
@@ -45,6 +53,10 @@ class Executor:
     def start(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
         """What runs `work`, or waits for it where a device does already."""
         return partial(self.run, work)
+
+    def start_ahead(self, work: Seq[Work], proposals: "Proposals") -> None:
+        """Starts the step after the last one before its proposals are known to the host, where that
+        can be; `start` and `run` take it for theirs if they are asked for the same."""
 
     @torch.inference_mode()
     def run(self, work: Seq[Work]) -> list[Chosen]:

@@ -1,7 +1,8 @@
-"""Plain steps that start before the one before them is committed: the host's work costs nothing.
+"""Steps that start before the host is done with the one before: its work costs nothing.
 
 What a plain step does next is known but for who ends with it. Its ids never leave the device, and
-the rows of sequences that did end are dropped: their pages' next owner writes later.
+the rows of sequences that did end are dropped: their pages' next owner writes later. After a
+drafted step it is known once that is committed, but for the proposals, which are on the device.
 """
 
 from collections.abc import Sequence as Seq
@@ -21,17 +22,17 @@ class Ahead:
     rows: dict[int, int]  # by id() of the sequence
     starts: list[int]
     pages: list[int]
-    ids: list[int] = field(default_factory=list)  # of each row, once the step before is read
+    ids: list[list[int]] = field(default_factory=list)  # of each row, once they are known
 
     def row(self, item: Work) -> int | None:
         """The row that runs this very item; None when there is none."""
         sequence = item.sequence
         row = self.rows.get(id(sequence))
-        if row is None or len(item.ids) != 1 or item.choices != 1 or not self.ids:
+        if row is None or item.choices != len(item.ids) or not self.ids:
             return None
         page = sequence.pages[item.start // self.step.bucket.page_size]
         same = item.start == self.starts[row] and page == self.pages[row]
-        return row if same and item.ids[0] == self.ids[row] else None
+        return row if same and item.ids == self.ids[row] else None
 
 
 def next_step(work: Seq[Work], step: Step) -> Ahead | None:
@@ -46,6 +47,18 @@ def next_step(work: Seq[Work], step: Step) -> Ahead | None:
         rows={id(sequence): row for row, (_, sequence) in enumerate(places)},
         starts=[start for start, _ in places],
         pages=[sequence.pages[start // size] for start, sequence in places],
+    )
+
+
+def drafted_step(work: Seq[Work], step: Step, answer: Answer) -> Ahead:
+    """That of `work`, which was launched as it is but for its proposals."""
+    size = step.bucket.page_size
+    return Ahead(
+        step=step,
+        answer=answer,
+        rows={id(item.sequence): row for row, item in enumerate(work)},
+        starts=[item.start for item in work],
+        pages=[item.sequence.pages[item.start // size] for item in work],
     )
 
 

@@ -14,20 +14,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from domino_kernels.gpu.hand_over import Verified
 from domino_kernels.norm import rms_norm
 from verify_service.choice import choose, finite
+from verify_service.early_drafts import Proposals
 from verify_service.executor import Executor
-from verify_service.gpu_ahead import Ahead, next_step
+from verify_service.gpu_ahead import Ahead, drafted_step, next_step
 from verify_service.gpu_costs import measured
+from verify_service.gpu_projections import GpuProjections
 from verify_service.gpu_prompts import PromptGraphs
-from verify_service.gpu_step import Answer, StepGraphs, batch_buckets
+from verify_service.gpu_step import Answer, Step, StepGraphs, batch_buckets
 from verify_service.gpu_target import GpuTarget
 from verify_service.metrics import EAGER
 from verify_service.row_spans import RowSpan, rows_at
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen
 from verify_service.step_table import StepTable
-from verify_service.turns import KEPT
 
 
 class GpuExecutor(Executor):
@@ -71,8 +73,9 @@ class GpuExecutor(Executor):
         )
         self.num_graph = self.num_eager = 0
         self._ahead: Ahead | None = None
-        self._drafts: dict[int, tuple[Tensor, Tensor]] = {}  # projections, where there were more
-        self._draft = 0  # whose projection the graphs have
+        self._awaited: tuple[Seq[Work], Proposals] | None = None  # of the step ahead, if drafted
+        self.launched: Verified | None = None
+        self._drafts = GpuProjections(target)
         self._prompts = PromptGraphs(target, self._kv, self._table, pages=longest, rows=prompt_rows)
         with torch.inference_mode():
             pool = torch.cuda.graph_pool_handle()
@@ -81,10 +84,10 @@ class GpuExecutor(Executor):
 
     def start(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
         """Launches what a graph can do as a whole; `run` later otherwise."""
-        batch, width = self._graphs.most
-        fits = 0 < len(work) <= batch and all(_fits(item, width) for item in work)
-        if not self._overlap or not fits:
+        self.launched = None
+        if not self._overlap or not self._fits(work):
             return partial(self.run, work)
+        self._learn_proposals()
         rows = [self._ahead.row(item) for item in work] if self._ahead else [None]
         if None in rows and any(row is not None for row in rows):
             return partial(self.run, work)
@@ -97,19 +100,49 @@ class GpuExecutor(Executor):
         ahead, self._ahead = self._ahead, None
         assert ahead is not None, "rows are its"
         if list(rows) == list(range(len(ahead.starts))):
+            self._note(work, ahead.step)
             self._ahead = next_step(work, ahead.step)
-        return partial(self._taken, work, rows, ahead.answer)
+        return partial(self._taken, work, rows, ahead.answer, ahead.step.bucket.width)
 
-    def _taken(self, work: Seq[Work], rows: Seq[int | None], answer: Answer) -> list[Chosen]:
+    def _taken(
+        self, work: Seq[Work], rows: Seq[int | None], answer: Answer, width: int
+    ) -> list[Chosen]:
         found = answer()
         taken = [found[row] for row in rows if row is not None]
         self._remember(taken)
-        return self._chosen(work, taken, 1)
+        return self._chosen(work, taken, width)
 
     def _remember(self, found: list[list[int]]) -> None:
         """Tells the step that runs already with which ids it does."""
         if self._ahead:
-            self._ahead.ids = [row[1] for row in found]
+            self._ahead.ids = [[row[1]] for row in found]
+
+    def start_ahead(self, work: Seq[Work], proposals: Proposals) -> None:
+        size = self._page_size
+        room = all(item.start + len(item.ids) <= size * len(item.sequence.pages) for item in work)
+        if self._overlap and room and self._fits(work):
+            with torch.inference_mode():
+                answer, step = self._graphs.launch(work, proposals.ids, self.pretend)
+            self._ahead, self._awaited = drafted_step(work, step, answer), (work, proposals)
+
+    def _learn_proposals(self) -> None:
+        """Those that a step was started ahead with, now that the draft is done with them."""
+        if self._ahead and self._awaited:
+            work, proposals = self._awaited
+            self._ahead.ids = [
+                [*item.ids[:1], *ids[: len(item.ids) - 1]]
+                for item, ids in zip(work, proposals.proposals, strict=True)
+            ]
+        self._awaited = None
+
+    def _fits(self, work: Seq[Work]) -> bool:
+        """Whether one graph runs it all."""
+        batch, width = self._graphs.most
+        return 0 < len(work) <= batch and all(_fits(item, width) for item in work)
+
+    def _note(self, work: Seq[Work], step: Step) -> None:
+        """That a draft may go on from what this step chooses."""
+        self.launched = step.verified if all(map(self._in_graph, work)) else None
 
     def costs(self) -> StepTable:
         """Times every graph; only while no page is in use."""
@@ -118,6 +151,7 @@ class GpuExecutor(Executor):
     @torch.inference_mode()
     def run(self, work: Seq[Work]) -> list[Chosen]:
         """Runs all positions of `work`; per item, what the target says after its last ids."""
+        self._learn_proposals()
         batch, width = self._graphs.most
         ahead, self._ahead = self._ahead, None
         steps: list[int] = []
@@ -139,8 +173,10 @@ class GpuExecutor(Executor):
 
     def _launch(self, work: Seq[Work], *, ahead: bool = False) -> Callable[[], list[Chosen]]:
         """Of `ahead` steps the next one starts too, where it is known."""
-        answer, step = self._graphs.launch(work)
+        answer, step = self._graphs.launch(work, None, self.pretend)
         known = ahead and self._gpu.vocabulary.ranks.size == 1 and all(map(self._in_graph, work))
+        if ahead:
+            self._note(work, step)
         self._ahead = next_step(work, step) if known else None
 
         def read() -> list[Chosen]:
@@ -182,26 +218,11 @@ class GpuExecutor(Executor):
         sound = finite(normed[[end - 1 for end in ends]])
         return choose(gpu.logits(normed[asked]), work, sound, gpu.vocabulary)
 
-    @torch.inference_mode()
     def add_projection(self, fc: Tensor, norm: Tensor) -> int:
-        projection = self._gpu.projection
-        assert projection, "a draft is followed only where one was given"
-        weight = projection.fc.weight
-        if not self._drafts:
-            self._drafts[0] = weight.clone(), projection.norm.clone()
-        number = max(self._drafts) + 1
-        self._drafts[number] = fc.to(weight), norm.to(weight)
-        self._drafts.pop(number - KEPT, None)
-        return number
+        return self._drafts.add(fc, norm)
 
-    @torch.inference_mode()
     def use_projection(self, number: int) -> None:
-        projection = self._gpu.projection
-        if number != self._draft and projection:
-            fc, norm = self._drafts[number]
-            projection.fc.weight.copy_(fc)  # in place: the graphs read this memory
-            projection.norm.copy_(norm)
-            self._draft = number
+        self._drafts.use(number)
 
     @torch.inference_mode()
     def project(self, taps: list[Tensor]) -> Tensor:

@@ -142,6 +142,7 @@ class Bucket:
         self._host_knobs = torch.zeros(batch, 5, dtype=torch.float64, pin_memory=pin)
         self.knobs = torch.zeros(batch, 5, dtype=torch.float64, device=device)
         self._sampling: list[SamplingParams | None] = [None] * batch
+        self._copied = torch.cuda.Event() if pin else None  # type: ignore[no-untyped-call]
         height = plan.tile_rows(width)
         tiles = [tile for b in range(batch) for tile in cut(b * width, width, height, b)]
         queries = Queries(
@@ -153,8 +154,12 @@ class Bucket:
         splits = plan.splits(len(tiles), height, pages * page_size)
         self.rows = Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
 
-    def fill(self, work: Seq[Work]) -> None:
-        """Sends the positions of `work`, at most `batch` items of at most `width` ids."""
+    def fill(self, work: Seq[Work], proposals: Tensor | None = None) -> None:
+        """Sends the positions of `work`, at most `batch` items of at most `width` ids.
+
+        proposals [>= items, any] on the device: the ids behind each first one, in place of work's.
+        """
+        self._wait_for_last()
         ids, positions, slots, last = self._index.reshape(4, self.batch, self.width)
         table, starts, renewed = self._host_table.numpy(), np.zeros(self.batch, np.int32), False
         self._counts[:] = 0
@@ -173,6 +178,17 @@ class Bucket:
         if renewed:
             self.rows.queries.table.copy_(self._host_table, non_blocking=True)
         self._fill_knobs([item.sequence.request.sampling for item in work])
+        if self._copied:
+            self._copied.record()
+        if proposals is not None:
+            there = self.rows.ids.view(self.batch, self.width)[: len(work), 1:]
+            most = min(there.shape[1], proposals.shape[1])
+            there[:, :most].copy_(proposals[: len(work), :most])
+
+    def _wait_for_last(self) -> None:
+        """The host's arrays may be written again once they were copied."""
+        if self._copied:
+            self._copied.synchronize()
 
     def _fill_knobs(self, sampling: list[SamplingParams | None]) -> None:
         """Sends what differs from the last step's."""

@@ -13,12 +13,15 @@ import torch
 from torch import Tensor
 
 from domino_kernels.gpu.accept import greedy_accept, sampling_accept
+from domino_kernels.gpu.hand_over import Verified
+from domino_kernels.gpu.pretend import pretend
 from domino_kernels.paged_kv import PagedKV
 from verify_service.gpu_rows import Bucket
 from verify_service.gpu_target import GpuTarget
 from verify_service.scheduler import Work
 
 Answer = Callable[[], list[list[int]]]  # waits for what `Step.run` writes
+Pretend = Callable[[Work], int]  # proposals that a benchmark has an item keep, or -1
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 
@@ -78,15 +81,18 @@ class StepGraphs:
         self._step(*self.most).run()
         torch.cuda.synchronize(self._target.device)
 
-    def launch(self, work: Seq[Work]) -> tuple[Answer, "Step"]:
+    def launch(
+        self, work: Seq[Work], proposals: Tensor | None = None, pretend: Pretend | None = None
+    ) -> tuple[Answer, "Step"]:
         """Starts at most `most` of work; what waits for `Step.run`'s rows, and the step.
 
-        The logits of item i's ids are `logits` from row i * width on, until the next launch.
+        proposals [>= items, any]: what the ids behind each first one are. The logits of item i's
+        ids are `logits` from row i * width on, until the next launch.
         """
         batch = self._batches[bisect_left(self._batches, len(work))]
         width = self._widths[bisect_left(self._widths, max(len(w.ids) for w in work))]
         step = self._steps[batch, width]
-        return step.launch(work), step
+        return step.launch(work, proposals, pretend), step
 
     def logits(self, rows: Seq[int]) -> Tensor:
         """A copy of such rows of the last launch's logits."""
@@ -148,23 +154,43 @@ class Step:
         )
         return self
 
-    def launch(self, work: Seq[Work]) -> Answer:
-        """Starts the graph for `work`; what waits for its answer."""
-        self.bucket.fill(work)
-        return self._replay()
+    @property
+    def verified(self) -> Verified | None:
+        """What the last launch leaves on the device; None where no rows are kept."""
+        if self._table is None:
+            return None
+        rows = self.bucket.rows
+        return Verified(out=self._out, positions=rows.positions, slots=rows.slots, rows=self._table)
+
+    def launch(
+        self, work: Seq[Work], proposals: Tensor | None = None, pretend: Pretend | None = None
+    ) -> Answer:
+        """Starts the graph for `work`; what waits for its answer. As StepGraphs.launch."""
+        self.bucket.fill(work, proposals)
+        return self._replay([pretend(item) for item in work] if pretend else [])
 
     def launch_next(self) -> Answer:
         """Starts the step after the last one, each row with the id it chose; width 1."""
         self.bucket.move_on(self._out)
         return self._replay()
 
-    def _replay(self) -> Answer:
+    def _replay(self, accepted: Seq[int] = ()) -> Answer:
         self.graph.replay()
+        if accepted:
+            self._pretend(accepted)
         self._answers.rotate()
         found, done = self._answers[0]
         found.copy_(self._out, non_blocking=True)
         done.record()
         return partial(_read, found, done)
+
+    def _pretend(self, accepted: Seq[int]) -> None:
+        bucket, vocab = self.bucket, self._logits.shape[1]
+        ids = bucket.rows.ids.view(bucket.batch, bucket.width)
+        pinned = torch.full((bucket.batch,), -1, dtype=torch.int32, pin_memory=True)
+        pinned[: len(accepted)] = torch.tensor(accepted, dtype=torch.int32)
+        there = pinned.to(self._out.device, non_blocking=True)
+        pretend(self._out, ids, bucket.counts, there, vocab)
 
 
 def _read(found: Tensor, done: torch.cuda.Event) -> list[list[int]]:

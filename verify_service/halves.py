@@ -43,7 +43,7 @@ class Halves:
         if halves:
             self._leave()
             return timings
-        if self._drafting.is_elsewhere:
+        if self._drafting.is_at_work:
             meanwhile()
         return timings + self._drafting.receive()
 

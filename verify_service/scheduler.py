@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from domino_kernels.paged_kv import PageAllocator
+from serving.errors import BadRequest
 from verify_service.sequence import Sequence
 from verify_service.turns import Turns
 
@@ -44,6 +45,16 @@ class Scheduler:
     def pages_for(self, positions: int) -> int:
         """Pages that hold so many positions."""
         return -(-positions // self.page_size)
+
+    def check_fits(self, sequence: Sequence) -> None:
+        """Raises BadRequest when it never will; safe from any thread."""
+        pages, total = self.pages_for(sequence.capacity), self.allocator.num_pages
+        if pages > total:
+            raise BadRequest(
+                sequence.sized_by,
+                f"prompt and {sequence.sized_by} need {pages} KV pages, the service has {total}; "
+                "shorten them or raise --kv-tokens",
+            )
 
     def can_admit(self) -> bool:
         """Whether the first waiting sequence fits, with a page to grow for each that runs."""

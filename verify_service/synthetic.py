@@ -4,8 +4,8 @@ Every step runs in full, then proposals are kept by given odds instead of the ta
 convention is vLLM's: a mean length, spread with the least variance, or a rate for each position.
 """
 
-import random
 from collections.abc import Sequence as Seq
+from hashlib import blake2b
 from typing import Final
 
 from serving.options import OptionError
@@ -13,7 +13,6 @@ from verify_service.scheduler import Work
 from verify_service.sequence import Chosen
 
 _OPTION: Final = "benchmark_synthetic_acceptance"
-_SEED: Final = 0
 
 
 def parse_rates(text: str, draft_tokens: int) -> list[float]:
@@ -42,22 +41,27 @@ class SyntheticAcceptance:
 
     def __init__(self, rates: Seq[float], vocab_size: int) -> None:
         self._rates, self._vocab_size = rates, vocab_size
-        self._random = random.Random(_SEED)
+
+    def accepted(self, item: Work) -> int:
+        """Proposals that the item keeps, -1 where it has none; the same whoever asks, and when.
+
+        One draw decides a step, so that position j is accepted in just rates[j] of the steps.
+        """
+        if len(item.ids) < 2 or item.choices < len(item.ids):
+            return -1
+        place = f"{item.sequence.request.request_id}/{item.start}".encode()
+        draw = int.from_bytes(blake2b(place, digest_size=6).digest()) / 2**48
+        return sum(rate > draw for rate in self._rates[: len(item.ids) - 1])
 
     def chosen(self, work: Seq[Work], chosen: Seq[Chosen]) -> list[Chosen]:
         """The same, with proposals kept by the rates; plain steps stay as they are."""
-        return [
-            self._pretended(item.sequence.proposals, own) if self._drafted(item, own) else own
-            for item, own in zip(work, chosen, strict=True)
-        ]
+        return [self._pretended(i, own) for i, own in zip(work, chosen, strict=True)]
 
-    def _drafted(self, item: Work, own: Chosen) -> bool:
-        return own.usable and bool(item.sequence.proposals) and len(own.ids) == len(item.ids)
-
-    def _pretended(self, proposals: list[int], own: Chosen) -> Chosen:
-        """One draw decides a step, so that position j is accepted in just rates[j] of the steps."""
-        draw = self._random.random()
-        accepted = sum(rate > draw for rate in self._rates[: len(proposals)])
+    def _pretended(self, item: Work, own: Chosen) -> Chosen:
+        """A device that has pretended already (`accepted` is Executor.pretend) changes nothing."""
+        accepted, proposals = self.accepted(item), item.ids[1:]
+        if accepted < 0 or not own.usable:
+            return own
         after = list(own.ids[accepted:])
         if accepted < len(proposals) and after[0] == proposals[accepted]:
             after[0] = (after[0] + 1) % self._vocab_size

@@ -1,6 +1,7 @@
 """Output is the same whether the host's work overlaps the device's or not, and at any widths."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,3 +45,48 @@ def test_steps_that_start_early_change_no_token() -> None:
     for options in ({"overlap": True}, {"overlap": False}, {"width_policy": "auto"}):
         with engines(TARGET, DRAFT, device="cuda:0", max_sequences=6, **options) as on_gpu:  # type: ignore[arg-type]
             assert answers(on_gpu) == expected, options
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("most", [6, 2])
+def test_drafts_that_begin_behind_the_target_change_no_token(most: int) -> None:
+    """Rows, tokens or proposals that go from kernel to kernel to the wrong place; with room for two
+    requests, others come and go."""
+    with engines(TARGET, DRAFT) as on_cpu:
+        expected = drafted(on_cpu)
+    for overlap in (True, False):
+        gpu: dict[str, Any] = {"device": "cuda:0", "draft_device": "cuda:0", "overlap": overlap}
+        on_gpu = engines(TARGET, DRAFT, max_sequences=most, **gpu)
+        begun = counted(on_gpu)
+        with on_gpu:
+            assert drafted(on_gpu) == expected
+        assert not overlap or (begun["begin"] > 20 and begun["start_ahead"] > 10), begun
+        assert overlap or not begun
+
+
+def drafted(running: InProcess) -> list[list[int]]:
+    """All by Domino, which one step of the draft can do together."""
+    events = [
+        running.submit(prompt, count, mode=MODES["domino"], draft_tokens=3 + i)
+        for i, (prompt, count) in enumerate(CASES)
+    ]
+    return [collect(event)[0] for event in events]
+
+
+def counted(running: InProcess) -> dict[str, int]:
+    """How often each of the two was called."""
+    assert running._draft is not None
+    counts: dict[str, int] = {}
+    for owner, name in (
+        (running._draft.engine._executor, "begin"),
+        (running.engine._executor, "start_ahead"),
+    ):
+        own = getattr(owner, name)
+
+        def call(*args: Any, own: Any = own, name: str = name) -> Any:
+            counts[name] = counts.get(name, 0) + 1
+            return own(*args)
+
+        setattr(owner, name, call)
+    return counts

@@ -48,7 +48,7 @@ def step(width: int = 1) -> Any:
 def ahead_of(work: list[Work], ids: list[int]) -> Ahead:
     found = next_step(work, step())
     assert found is not None
-    found.ids = ids
+    found.ids = [[token] for token in ids]
     return found
 
 

@@ -1,0 +1,46 @@
+"""Drafts that begin behind the target's step, on one device: the same tokens, and fewer waits."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from domino_cli.in_process import InProcess, collect
+from domino_serve.v1 import speculation_pb2 as spec
+from tests.engines import engines
+from tests.verify.early import EarlyDraft, EarlyTarget
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+TARGET, DRAFT = GOLDEN / "target_qwen3_tiny", GOLDEN / "f2_domino_generate_shift"
+CASES = [([3 + i, 60 + 7 * i, 9] * (1 + i % 4), 20 + 9 * i) for i in range(6)]
+
+
+@contextmanager
+def early(**options: Any) -> Iterator[tuple[InProcess, EarlyTarget, EarlyDraft]]:
+    """Engines whose draft begins early."""
+    running = engines(TARGET, DRAFT, **options)
+    target = EarlyTarget(running.engine._executor, 16)
+    assert running._draft is not None
+    draft = EarlyDraft(running._draft.engine._executor)
+    running.engine._executor, running._draft.engine._executor = target, draft  # type: ignore[assignment]
+    with running:
+        yield running, target, draft
+
+
+def answers(running: InProcess, mode: spec.Mode.ValueType) -> list[list[int]]:
+    events = [running.submit(p, n, mode=mode, draft_tokens=3 + i) for i, (p, n) in enumerate(CASES)]
+    return [collect(event)[0] for event in events]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_sequences": 2}, {"prefill_tokens": 4}])
+def test_the_tokens_are_the_plain_ones(options: dict[str, int]) -> None:
+    """Rows handed over for another prefix, or proposals taken for another step's."""
+    with engines(TARGET, DRAFT) as plain:
+        expected = answers(plain, spec.MODE_AR)
+    with early(**options) as (running, target, draft):
+        assert answers(running, spec.MODE_DOMINO) == expected
+        assert draft.num_begun > 100
+        assert target.num_ahead > 20
+        assert running.engine.drafting.num_faults == 0

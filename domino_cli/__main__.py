@@ -26,7 +26,7 @@ from domino_cli.errors import CommandError
 from serving.errors import BadRequest, ServingError
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
-    "up": (up, "start verify, draft and router on this machine"),
+    "up": (up, "start verify, draft and router on this machine, and again if they end"),
     "generate": (generate, "answer one prompt"),
     "demo": (demo, "answer three prompts in AR, DFlash and Domino mode and compare"),
     "models": (models, "pull or list the models that come with this project"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from domino_cli.ends import Ends
 from domino_cli.errors import CommandError
 from domino_cli.progress import Say, clear, overwrite, say
 from domino_cli.rank_processes import rank_variables
@@ -23,6 +24,14 @@ __all__ = ["Stack", "StackConfig", "flag", "flags"]
 RANK = "rank"  # in the names of processes beside `verify` or `draft` that hold a model with it
 BOTH = "engines"  # the process that is verify and draft
 GRACE_S = 35.0  # a little more than the services give running requests
+RANKS_END_S = 5.0  # of a group that has lost one
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    module: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -36,6 +45,8 @@ class Stack:
     say: Say = say
     addresses: dict[str, str] = field(default_factory=dict)
     _services: dict[str, ServiceProcess] = field(default_factory=dict)
+    _commands: dict[str, _Command] = field(default_factory=dict)
+    _ends: Ends = field(default_factory=Ends)
     _events: "queue.SimpleQueue[Event]" = field(default_factory=queue.SimpleQueue)
 
     @property
@@ -53,7 +64,7 @@ class Stack:
             self._await_ready([name for name in self._services if RANK not in name])
             if both := self.addresses.pop(BOTH, None):
                 self.addresses |= {"draft": both, "verify": both}
-            self._start("router", "router", self.config.router_flags(self.addresses))
+            self._start("router", _Command("router", self.config.router_flags(self.addresses)))
             self._await_ready(["router"])
         except BaseException:
             self.stop()
@@ -75,14 +86,24 @@ class Stack:
     def summary(self) -> str:
         """One line per process: name, address, process id."""
         return "\n".join(
-            f"{name:<7} {self.addresses.get('verify' if name == BOTH else name, ''):<21} pid {pid}"
-            for name, pid in self.pids().items()
+            f"{name:<7} {self._address_of(name):<21} pid {pid}" for name, pid in self.pids().items()
         )
 
-    def wait(self) -> None:
-        """Returns never: raises CommandError as soon as a service ends."""
-        while True:
-            self._check(self._events.get())
+    def attend(self) -> None:
+        """Waits until a service ends, or is ready again; one that has ended is started again.
+
+        Raises CommandError for one that ends too often, with its last lines.
+        """
+        event = self._events.get()
+        first = _first_of(event.service)
+        if event.exit_code is None:
+            self._check(event)
+            self.say(f"{event.service} is ready again")
+        elif self._ends.may_start_again(first):
+            self.say(f"{event.service} ended with exit code {event.exit_code}; starting it again")
+            self._start_again(first)
+        else:
+            self._check(event)
 
     def check(self) -> None:
         """Raises CommandError when a service has ended, with its last lines."""
@@ -103,7 +124,7 @@ class Stack:
     def _start_engines(self) -> None:
         config = self.config
         if config.in_process:
-            self._start(BOTH, "domino_cli.one_process", config.one_process_flags())
+            self._start(BOTH, _Command("domino_cli.one_process", config.one_process_flags()))
             return
         if config.draft is not None:
             self._start_ranks("draft", "draft_service", config.draft_flags(), config.draft_tp)
@@ -115,19 +136,40 @@ class Stack:
         prefix = "draft-" if name == "draft" else ""
         for rank in reversed(range(len(ranks))):
             own = f"{prefix}{RANK}{rank}" if rank else name
-            self._start(own, module, arguments, ranks[rank])
+            self._start(own, _Command(module, arguments, ranks[rank]))
 
-    def _start(
-        self,
-        name: str,
-        module: str,
-        arguments: Sequence[str],
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        relay = self.say if self.config.show_logs else _discard
+    def _start(self, name: str, command: _Command, place: Sequence[str] = ()) -> None:
+        """place: flags beside the command's, for where it is to listen."""
+        self._commands[name] = command
         self._services[name] = ServiceProcess(
-            name, module, arguments, events=self._events, say=relay, environment=environment
+            name,
+            command.module,
+            [*command.arguments, *place],
+            events=self._events,
+            say=self.say if self.config.show_logs else _discard,
+            environment=command.environment,
         )
+
+    def _address_of(self, name: str) -> str:
+        return self.addresses.get("verify" if name == BOTH else name, "")
+
+    def _start_again(self, first: str) -> None:
+        """All ranks of a service, where the others find it."""
+        names = [name for name in self._services if _first_of(name) == first]
+        for name in reversed(names):
+            self._services[name].stop(RANKS_END_S)
+        self._forget(names)
+        _, _, port = self._address_of(first).rpartition(":")
+        place = flags({"port": port}) if port.isdecimal() else []  # a Unix socket has none
+        for name in names:
+            self._start(name, self._commands[name], place if name == first else ())
+
+    def _forget(self, names: Sequence[str]) -> None:
+        """Drops what these services said before they ended."""
+        kept = [self._events.get() for _ in range(self._events.qsize())]
+        for event in kept:
+            if event.service not in names:
+                self._events.put(event)
 
     def _await_ready(self, names: Sequence[str]) -> None:
         begin = time.monotonic()
@@ -154,6 +196,14 @@ class Stack:
             )
         assert event.address is not None
         self.addresses[event.service] = event.address
+        self._ends.ready(event.service)
+
+
+def _first_of(name: str) -> str:
+    """The process whose address stands for all ranks of a service."""
+    if RANK not in name:
+        return name
+    return "draft" if name.startswith("draft") else "verify"
 
 
 def _discard(line: str) -> None:

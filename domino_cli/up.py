@@ -1,4 +1,4 @@
-"""`domino-serve up`: the three services on this machine until Ctrl-C."""
+"""`domino-serve up`: the three services on this machine until Ctrl-C, again where one ends."""
 
 import argparse
 from dataclasses import replace
@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
                 f"try: domino-serve generate --address {stack.router_address} --chat 'Who are you?'"
             )
             say("Ctrl-C stops all services")
-            stack.wait()
+            while True:
+                stack.attend()
         except KeyboardInterrupt:
             say("stopping; running requests get up to 30 s, a second Ctrl-C ends them")
     return 0

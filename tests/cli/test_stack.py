@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from domino_cli import ends
+from domino_cli.ends import Ends
 from domino_cli.errors import CommandError
 from domino_cli.stack import Stack, StackConfig, flags
 from domino_client import Client
@@ -58,12 +60,50 @@ def test_a_taken_router_port_is_named(tiny_target: Path) -> None:
             pass
 
 
-def test_the_death_of_a_service_ends_the_wait(tiny_target: Path) -> None:
-    """Prevents `up` standing there with a dead verify service behind a living router."""
+@pytest.mark.parametrize("sockets", [False, True])
+def test_what_ends_is_started_again_where_the_others_find_it(
+    sockets: bool, tiny_target: Path, tmp_path: Path
+) -> None:
+    """Prevents `up` that takes a running answer down with a verify service that crashed."""
+    lines: list[str] = []
+    config = StackConfig(target=tiny_target, threads=1, sockets=tmp_path if sockets else None)
+    with Stack(config, say=lines.append) as stack, Client(stack.router_address) as client:
+        expected = client.generate("ab", max_tokens=200, ignore_eos=True)
+        stream = client.stream("ab", max_tokens=200, ignore_eos=True)
+        chunks = iter(stream)
+        begun = next(chunks).token_ids
+        os.kill(stack.pids()["verify"], signal.SIGKILL)
+        for _ in range(2):
+            stack.attend()
+        rest = [id_ for chunk in chunks for id_ in chunk.token_ids]
+        assert (*begun, *rest) == expected.token_ids
+        assert "is lost" in "".join(lines), "it had ended before"
+    assert "verify ended with exit code -9; starting it again" in lines
+    assert "verify is ready again" in lines
+
+
+def test_what_ends_again_and_again_ends_the_stack(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prevents `up` that starts a service for ever that cannot run, without a reason."""
+    monkeypatch.setattr(ends, "MOST", 0)
     with Stack(StackConfig(target=tiny_target)) as stack:
         os.kill(stack.pids()["verify"], signal.SIGKILL)
         with pytest.raises(CommandError, match="verify ended with exit code -9"):
-            stack.wait()
+            stack.attend()
+
+
+def test_ends_are_counted_until_a_service_is_steady() -> None:
+    """Prevents a service that crashes once a week from being given up after some weeks."""
+    now = 0.0
+    counted = Ends(lambda: now)
+    for _ in range(ends.MOST):
+        assert counted.may_start_again("verify")
+    assert not counted.may_start_again("verify")
+    assert counted.may_start_again("draft"), "others have nothing to do with it"
+    counted.ready("verify")
+    now += ends.STEADY_S
+    assert counted.may_start_again("verify")
 
 
 def test_sampling_defaults_of_the_target_reach_the_router(

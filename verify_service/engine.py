@@ -54,8 +54,7 @@ class Engine:
         self._executor, self.scheduler, self.drafting = executor, scheduler, drafting
         self._widths, self._synthetic = widths or PlannedWidth(), synthetic
         self._overlap, self._halves = overlap, Halves(drafting)
-        if synthetic:
-            executor.pretend = synthetic.accepted
+        executor.pretend = synthetic.accepted if synthetic else None
         self._first_proposals = FirstProposals()
         self.timeline = Timeline()
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.

@@ -73,7 +73,7 @@ def arm_config(config: StackConfig, arm: Arm, timeline: Path) -> StackConfig:
     """AR runs without a draft loaded at all: nothing holds it back."""
     mine = replace(config, mode=arm.mode, timeline=timeline)
     if arm.is_plain:
-        return replace(mine, draft=None, width=None, width_policy=None)
+        return replace(mine, draft=None, width=None, width_policy=None, data_plane=None)
     width, policy = arm.width or config.width, arm.width_policy or config.width_policy
     return replace(mine, width=width, width_policy=policy)
 

@@ -136,9 +136,8 @@ class ResidentRollout:
         """Shared memory beside the copy of a CTA's tiles, as rollout.cu lays it out."""
         bottlenecks = 8 * octets * (2 * (self._width + 64) + 2 * self._weights.bottleneck_dim + 64)
         sums = min(octets, 2) * WARPS * 8 * 40 * 4
-        bounds = 4 * WARPS * -(-tiles // WARPS)
-        each_request = 4 * 24 + 4 * 8 + bounds + 5 * 4 + 8
-        return max(bottlenecks, sums) + 8 * octets * each_request + 1024
+        each_request = 4 * 24 + 4 * 8 + 4 * tiles + 5 * 4 + 8
+        return max(bottlenecks, sums) + 8 * octets * each_request + 4 * tiles + 1024
 
 
 def key_slots(ranks: int, ctas: int, proposals: int, max_batch: int) -> int:

@@ -51,14 +51,6 @@ static u32 shuffle_xor(u32 v, int mask) {
   converge();
   return v;
 }
-static u32 ballot(bool v) {
-  warp_of().words[THREAD % 32][0] = v;
-  converge();
-  u32 found = 0;
-  for (int lane = 0; lane < 32; lane++) found |= warp_of().words[lane][0] << lane;
-  converge();
-  return found;
-}
 static int again(int v) { return v; }
 template <class To, class From> static To cast(From v) {
   To out;
@@ -68,6 +60,7 @@ template <class To, class From> static To cast(From v) {
 static int as_int(float v) { return cast<int>(v); }
 static float as_float(int v) { return cast<float>(v); }
 static float fast_exp(float v) { return expf(v); }
+static int shared_add(int *at, int v) { return (*at += v) - v; }
 template <class T> static void shared_max(T *at, T v) { *at = v > *at ? v : *at; }
 static Quad peek16(const void *at) { return *(const Quad *)at; }
 static s64 peek8(const void *at) { return *(const s64 *)at; }

@@ -61,9 +61,9 @@ struct Shared {
   u8 *copy, *high, *low, *state;
   float *sums, *gates, *hidden, *upper, *reach, *step, *bound;
   s64 *best, *slots;  // slots: this rank's keys
-  int *lower, *token;
+  int *lower, *token, *count, *left;  // left: `count` tiles to evaluate
   s64 turn;
-  int row;  // tiles of a warp, at most: of `upper` [REQUESTS, WARPS, row]
+  int row;  // tiles of a CTA, at most: of `upper` [REQUESTS, row]
 };
 
 FUNCTION int ordered(float v) {
@@ -149,8 +149,10 @@ FUNCTION void choose(const Params &p, const Shared &m, int j) {
 
 // The own units' next state, published.
 FUNCTION void advance(const Params &p, const Shared &m, int j) {
-  if (j)  // `publish` has read them
+  if (j) {  // `publish` and `evaluate` have read them
     for (int r = again(THREAD); r < p.batch; r += THREADS) m.best[r] = NONE;
+    if (THREAD == 0) *m.count = 0;
+  }
   for (int i = again(THREAD); i < 8 * p.batch; i += THREADS) {
     const int unit = i % 8, r = i / 8, u = CTA * 8 + unit;
     if (u >= G) continue;
@@ -339,8 +341,8 @@ FUNCTION void read_bounding(const Shared &m, Bounding &s, int o) {
   }
 }
 
-// One tile's highest bounds to `upper` [8 PASS, WARPS, row], its lower ones into the best;
-// base: the lane's logits.
+// One tile's highest bounds to `upper` [8 PASS, row], its lower ones into the best; base: the
+// lane's logits.
 FUNCTION void bound_tile(Bounding &s, const Quad *b, Quad about, const float (*base)[2],
                          float *upper, int row) {
   int acc[PASS][4] = {};
@@ -369,7 +371,7 @@ FUNCTION void bound_tile(Bounding &s, const Quad *b, Quad about, const float (*b
     highest = larger(shuffle_xor(highest, 1), highest);
     highest = larger(shuffle_xor(highest, 2), highest);
     if (highest > -INFINITY_) highest += ROUNDING * (highest < 0.0f ? -highest : highest);
-    if (THREAD % 4 == 0) upper[(i * 8 + THREAD % 32 / 4) * WARPS * row] = highest;
+    if (THREAD % 4 == 0) upper[(i * 8 + THREAD % 32 / 4) * row] = highest;
   }
 }
 
@@ -443,19 +445,19 @@ FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int 
     const Base base = base_of(p, j, first_tile, o);
     Bounding s;
     read_bounding(m, s, o);
-    float *upper = m.upper + (o * 8 * WARPS + warp) * m.row;
+    float *upper = m.upper + o * 8 * m.row;
     int t = warp, f = first_far(p, own);
 #pragma unroll
     for (int k = 0; k < AHEAD; k++, f += WARPS)
       if (f < own) {
         const Far &far = ahead[k];
-        bound_tile(s, far.b, far.about, far.base, upper + f / WARPS, m.row);
+        bound_tile(s, far.b, far.about, far.base, upper + f, m.row);
       }
     const int share = near - t <= own - f ? 1 : near - t <= 2 * (own - f) ? 2 : NEAR;
     while (t < near || f < own) {
       Far far;
       if (f < own) read_far(p, far, base, first_tile, f);
-      if (!HELD && f < own) bound_tile(s, far.b, far.about, far.base, upper + f / WARPS, m.row);
+      if (!HELD && f < own) bound_tile(s, far.b, far.about, far.base, upper + f, m.row);
       float at[NEAR][PASS][2];
 #pragma unroll
       for (int k = 0; k < NEAR; k++)
@@ -468,10 +470,10 @@ FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int 
 #pragma unroll
         for (int c = 0; c < EP / 64; c++) b[c] = *(const Quad *)(record + (c * 32 + lane) * 16);
         const Quad about = *(const Quad *)(record + COPY + l * 16);
-        bound_tile(s, b, about, at[k], upper + t / WARPS, m.row);
+        bound_tile(s, b, about, at[k], upper + t, m.row);
         t += WARPS;
       }
-      if (HELD && f < own) bound_tile(s, far.b, far.about, far.base, upper + f / WARPS, m.row);
+      if (HELD && f < own) bound_tile(s, far.b, far.about, far.base, upper + f, m.row);
       f += WARPS;
     }
 #pragma unroll
@@ -488,15 +490,14 @@ FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int 
   sync();
 }
 
-// Which of this warp's 32 tiles from its `first` on have a token that may be the best, a bit each.
-FUNCTION u32 wanted(const Params &p, const Shared &m, int first, int own) {
-  const int lane = again(THREAD) % 32, warp = again(THREAD) / 32, i = first + lane;
-  const bool real = warp + i * WARPS < own;
-  bool found = FULL && real;
-  if (!FULL && real)
-    for (int r = 0; r < p.batch; r++)
-      found |= !(m.upper[(r * WARPS + warp) * m.row + i] < m.bound[r]);
-  return ballot(found);
+// The tiles with a token that may be the best, to m.left: any warp may evaluate them.
+FUNCTION void choose_tiles(const Params &p, const Shared &m, int own) {
+  for (int t = again(THREAD); t < own; t += THREADS) {
+    bool found = false;
+    for (int r = 0; r < p.batch; r++) found |= !(m.upper[r * m.row + t] < m.bound[r]);
+    if (found) m.left[shared_add(m.count, 1)] = t;
+  }
+  sync();
 }
 
 // Eight tokens' exact scores, from W2's rows `w`, into the best keys.
@@ -523,31 +524,29 @@ FUNCTION void score(const Params &p, const Shared &m, const float *base, const Q
   }
 }
 
-// Best keys among the own tokens whose bounds reach the best lower one, from W2 itself.
+// Best keys among the own tokens, of m.left if their bounds were made, from W2 itself.
 FUNCTION void evaluate(const Params &p, const Shared &m, int j, int first_tile, int own) {
   const int warp = again(THREAD) / 32, lane = again(THREAD) % 32, n = lane / 4, l = lane % 4;
   const float *base = p.base + (s64)j * p.batch * p.base_width;
   s64 key[OCTETS];
 #pragma unroll
   for (int o = 0; o < OCTETS; o++) key[o] = NONE;
-  u32 bits = 0;
-  for (int i = 0; warp + i * WARPS < own; i += TOGETHER) {
-    if (i % 32 == 0) bits = wanted(p, m, i, own);
-    const u32 here = bits >> i % 32 & ((1 << TOGETHER) - 1);
-    if (!here) continue;
+  const int count = FULL ? own : *m.count;
+  for (int begin = warp; begin < count; begin += WARPS * TOGETHER) {
     Quad w[TOGETHER][E / 32];
+    int tile[TOGETHER];
 #pragma unroll
     for (int k = 0; k < TOGETHER; k++) {
-      if (!(here >> k & 1)) continue;
-      const int v = (first_tile + warp + (i + k) * WARPS) * TILE + n;
-      const int row = v < p.vocab ? v : p.vocab - 1;
+      const int i = begin + k * WARPS;
+      if (i >= count) continue;
+      tile[k] = first_tile + (FULL ? i : m.left[i]);
+      const int v = tile[k] * TILE + n, row = v < p.vocab ? v : p.vocab - 1;
 #pragma unroll
       for (int c = 0; c < E / 32; c++) w[k][c] = read16(p.w2 + (s64)row * E + c * 32 + l * 8);
     }
 #pragma unroll
     for (int k = 0; k < TOGETHER; k++)
-      if (here >> k & 1)
-        score(p, m, base, w[k], (first_tile + warp + (i + k) * WARPS) * TILE, key);
+      if (begin + k * WARPS < count) score(p, m, base, w[k], tile[k] * TILE, key);
   }
 #pragma unroll
   for (int o = 0; o < OCTETS; o++) {
@@ -608,8 +607,10 @@ FUNCTION Shared layout(const Params &p, int tiles) {
   TAKE(best, s64, REQUESTS * 8);
   TAKE(lower, int, REQUESTS * 4);
   TAKE(token, int, REQUESTS * 4);
-  m.row = (tiles + WARPS - 1) / WARPS;  // what comes before lies at places known when compiled
-  TAKE(upper, float, REQUESTS * WARPS * m.row * 4);
+  TAKE(count, int, 4);
+  m.row = tiles;  // what comes before lies at places known when compiled
+  TAKE(upper, float, REQUESTS * tiles * 4);
+  TAKE(left, int, tiles * 4);
   TAKE(copy, u8, p.resident * RECORD);
   m.turn = (*p.turn & 1) * p.turn_stride;
   m.slots = p.keys[0] + m.turn;
@@ -663,6 +664,7 @@ KERNEL void LIMITS(THREADS) rollout(Params p) {
     project(p, m, j);
     gather(p, m, j);
     if (!FULL) scan(p, m, j, first_tile, own, ahead);
+    if (!FULL) choose_tiles(p, m, own);
     evaluate(p, m, j, first_tile, own);
     publish(p, m, j);
   }

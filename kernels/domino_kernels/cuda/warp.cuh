@@ -22,10 +22,10 @@ FUNCTION int again(int v) {  // v, so that what follows from it is not kept in r
 FUNCTION void sync() { __syncthreads(); }
 FUNCTION void converge() { __syncwarp(); }
 FUNCTION u32 shuffle_xor(u32 v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
-FUNCTION u32 ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
 FUNCTION int as_int(float v) { return __float_as_int(v); }
 FUNCTION float as_float(int v) { return __int_as_float(v); }
 FUNCTION float fast_exp(float v) { return __expf(v); }
+FUNCTION int shared_add(int *at, int v) { return atomicAdd(at, v); }
 FUNCTION void shared_max(int *at, int v) { atomicMax(at, v); }
 FUNCTION void shared_max(s64 *at, s64 v) { atomicMax(at, v); }
 

@@ -5,6 +5,7 @@ import queue
 import re
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -204,6 +205,10 @@ def cluster(
         for member in (*seats, *groups, *routers_):  # a rank that follows says nothing
             member.await_ready()
         yield members
+    except BaseException:
+        for member in members.members():  # their last lines tell why
+            print(*member.log[-20:], sep="\n", file=sys.stderr)
+        raise
     finally:
         for member in members.members():
             if member.process:

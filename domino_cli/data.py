@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "--last-turn-only", action="store_true", help="learn the last answer alone"
     )
-    prepare.add_argument("--skip-malformed", action="store_true", help="count bad lines, go on")
     again = actions.add_parser(
         "regenerate",
         help="JSONL of prompts or conversations -> the target's own greedy answers; the same "
@@ -69,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     again.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="(float32)"
     )
-    for sub in (prepare, again):
+    for sub, what in ((prepare, "count bad lines"), (again, "bad lines go to failed.jsonl")):
+        sub.add_argument("--skip-malformed", action="store_true", help=f"{what}, go on")
         sub.add_argument("--target", required=True, help="folder or name of the target")
 
 
@@ -122,7 +122,12 @@ def regenerate(args: argparse.Namespace) -> int:
 
     folder = resolve_model(args.target)
     checkpoint, target = open_target(folder)
-    prompts = read_prompts(args.source, Tokenizer.load(folder), target.vocab_size)
+    prompts, faults = read_prompts(
+        args.source,
+        Tokenizer.load(folder),
+        target.vocab_size,
+        skip_malformed=args.skip_malformed,
+    )
     about = {
         "source": hashlib.sha256(args.source.read_bytes()).hexdigest(),
         "target": checkpoint.content_hash(),
@@ -135,7 +140,7 @@ def regenerate(args: argparse.Namespace) -> int:
         for place in sorted(set(range(len(prompts))) - journal.done):
             if not 0 < len(prompts[place]) <= args.prompt_tokens:
                 reason = f"{len(prompts[place])} tokens, 1 to {args.prompt_tokens} are allowed"
-                journal.add(Failed(place, reason))
+                journal.add(Failed(place, faults.get(place, reason)))
         wanted = sorted(set(range(len(prompts))) - journal.done)
         bar = AnswerBar(len(prompts), wanted, args.new_tokens)
         for found in answers(args, folder, prompts, wanted, bar.tick):

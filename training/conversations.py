@@ -6,6 +6,7 @@ Shapes: OpenAI {"messages": [{"role", "content"}]}, the same under "conversation
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,18 +38,40 @@ class Tokens:
 class LineError(TrainingError):
     """A line is malformed; `line` counts from 1."""
 
-    def __init__(self, file: Path, line: int, reason: str) -> None:
-        super().__init__(f"{file}, line {line}: {reason}; correct it or give --skip-malformed")
-        self.line = line
+    def __init__(
+        self,
+        file: Path,
+        line: int,
+        reason: str,
+        remedy: str = "correct it or give --skip-malformed",
+    ) -> None:
+        super().__init__(f"{file}, line {line}: {reason}; {remedy}")
+        self.line, self.reason = line, reason
 
 
 Conversation = list[Turn] | Tokens
 
 
+@contextmanager
+def at_line(file: Path, number: int) -> Iterator[None]:
+    """What is wrong with a value is said of its line."""
+    try:
+        yield
+    except ValueError as error:
+        raise LineError(file, number, str(error)) from error
+
+
 def read_lines(file: Path) -> Iterator[tuple[int, Conversation | LineError]]:
-    """Every line with its number; a malformed one as the error that it is."""
+    """Every line with its number; a malformed one as the error that it is.
+
+    Raises TrainingError when the file cannot be read.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrainingError(f"{file} cannot be read: {error}; give JSONL in UTF-8") from error
     # Not splitlines(): JSON strings may hold separators such as U+2028 as they are.
-    for number, line in enumerate(file.read_text(encoding="utf-8").rstrip("\n").split("\n"), 1):
+    for number, line in enumerate(text.rstrip("\n").split("\n"), 1):
         try:
             yield number, parse(json.loads(line))
         except ValueError as error:  # JSON's own errors are ValueErrors too

@@ -13,11 +13,12 @@ from typing import Any
 from router.tokenizer import Tokenizer
 from training.conversations import LineError, parse
 from training.errors import TrainingError
-from training.prepare import prompt_ids
+from training.prepare import encode_messages, prompt_ids
 from training.speculate import Answer, Speculation, acceptance_length, accepted_shares
 from training.target import BatchTarget
 
 MACRO = "acceptance_macro"
+CORRECT = "correct it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,17 @@ def read_held_out(file: Path, target: Path, vocab_size: int) -> list[HeldOut]:
     def encode(messages: list[dict[str, str]]) -> list[int]:
         if not tokenizer:
             tokenizer.append(Tokenizer.load(target))
-        return tokenizer[0].encode_chat(messages)
+        return encode_messages(tokenizer[0], messages)
 
     try:
         lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise TrainingError(f"held_out: {file} cannot be read: {error}") from error
     found = [_held_out(file, number, line, encode) for number, line in enumerate(lines, 1)]
     for number, prompt in enumerate(found, 1):
         if not prompt.ids or max(prompt.ids) >= vocab_size:
-            raise LineError(file, number, f"is empty or has ids above the target's {vocab_size}")
+            reason = f"is empty or has ids above the target's {vocab_size}"
+            raise LineError(file, number, reason, CORRECT)
     return found
 
 
@@ -59,7 +61,8 @@ def _held_out(
         ids = prompt_ids(parse(record), encode)
         return HeldOut(str(record.get("workload", "all")), ids)
     except ValueError as error:
-        raise LineError(file, number, str(error) if line.strip() else "is empty") from error
+        reason = str(error) if line.strip() else "is empty"
+        raise LineError(file, number, reason, CORRECT) from error
 
 
 def evaluate(

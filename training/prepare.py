@@ -8,10 +8,20 @@ sees the bytes that serving sends.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from router.tokenizer import Tokenizer
-from training.conversations import Conversation, LineError, Tokens, Turn, answered_turns, read_lines
+from serving.errors import ServingError
+from training.conversations import (
+    Conversation,
+    LineError,
+    Tokens,
+    Turn,
+    answered_turns,
+    at_line,
+    read_lines,
+)
 from training.dataset import Document
 from training.errors import TrainingError
 
@@ -46,31 +56,62 @@ def prepare(file: Path, tokenizer: Tokenizer, options: PrepareOptions) -> Prepar
     """Raises LineError at the first malformed line unless they are skipped, TrainingError when
     nothing is left."""
     found = Prepared()
-    for _, conversation in read_lines(file):
-        if isinstance(conversation, LineError):
-            if not options.skip_malformed:
+    for number, conversation in read_lines(file):
+        try:
+            if isinstance(conversation, LineError):
                 raise conversation
+            with at_line(file, number):
+                _add(found, conversation, tokenizer, options)
+        except LineError:
+            if not options.skip_malformed:
+                raise
             found.counts["dropped: malformed line"] += 1
-            continue
-        _add(found, conversation, tokenizer, options)
     if not found.documents:
         reasons = ", ".join(f"{name} {count}" for name, count in found.counts.items())
         raise TrainingError(f"{file}: no document is left ({reasons})")
     return found
 
 
-def read_prompts(file: Path, tokenizer: Tokenizer, vocab_size: int) -> list[list[int]]:
+def read_prompts(
+    file: Path, tokenizer: Tokenizer, vocab_size: int, *, skip_malformed: bool = False
+) -> tuple[list[list[int]], dict[int, str]]:
     """Ids up to where the assistant begins: of {"text"} lines, or of conversations up to their
-    first answer. Raises LineError at a malformed line or an id that the target does not have."""
-    found = []
+    first answer. Raises LineError at a malformed line or an id that the target does not have.
+
+    With skip_malformed such a line is an empty prompt, and its reason is in the second result, by
+    its place from 0.
+    """
+    prompts: list[list[int]] = []
+    faults: dict[int, str] = {}
     for number, line in read_lines(file):
-        if isinstance(line, LineError):
-            raise line
-        ids = prompt_ids(line, tokenizer.encode_chat)
-        if any(i >= vocab_size for i in ids):
-            raise LineError(file, number, f"has ids above the target's {vocab_size}")
-        found.append(ids)
-    return found
+        try:
+            if isinstance(line, LineError):
+                raise line
+            with at_line(file, number):
+                ids = prompt_ids(line, partial(encode_messages, tokenizer))
+            if any(i >= vocab_size for i in ids):
+                raise LineError(file, number, f"has ids above the target's {vocab_size}")
+        except LineError as error:
+            if not skip_malformed:
+                raise
+            ids, faults[number - 1] = [], error.reason
+        prompts.append(ids)
+    return prompts, faults
+
+
+def encode_messages(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> list[int]:
+    """Ids as serving makes them: by the target's template, of a target without one a lone text.
+
+    Raises ValueError when the target's template, or the lack of one, does not allow them.
+    """
+    if not tokenizer.has_chat_template:
+        if [m["role"] for m in messages] != ["user"]:
+            raise ValueError("has several turns, and the target has no chat template; give ids")
+        return tokenizer.encode_text(messages[0]["content"])
+    try:
+        return tokenizer.encode_chat(messages)
+    except ServingError as error:
+        raise ValueError(str(error)) from error
 
 
 def prompt_ids(
@@ -121,7 +162,7 @@ def encode(
     last = max(learnt)
     for place in answered_turns(turns[: last + 1]):
         messages = [{"role": t.role, "content": t.content} for t in turns[:place]]
-        prompt = tokenizer.encode_chat(messages)
+        prompt = encode_messages(tokenizer, messages)
         ids, supervised = _extended(ids, supervised, prompt)
         answer = [*tokenizer.encode_continuation(turns[place].content), *end_ids[:1]]
         ids = [*ids, *answer]

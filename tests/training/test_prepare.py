@@ -145,6 +145,24 @@ def test_prompts_end_where_the_assistant_begins(tmp_path: Path) -> None:
     expected = [
         model.encode_chat([{"role": "user", "content": t}]) for t in ("the fox", "the quick fox")
     ]
-    assert read_prompts(file, model, 400) == expected
+    assert read_prompts(file, model, 400) == (expected, {})
     with pytest.raises(LineError, match="line 1: has ids above"):
         read_prompts(file, model, 100)
+    with file.open("a") as more:
+        more.write("{\n")
+    prompts, faults = read_prompts(file, model, 400, skip_malformed=True)
+    assert prompts == [*expected, []] and list(faults) == [2]
+
+
+def test_a_target_without_a_template_takes_lone_texts(tmp_path: Path) -> None:
+    """A base model's prompts have no turns; several turns without a template have no ids."""
+    model = Tokenizer.load(save_target(tmp_path / "base", chat_template=None))
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps({"text": "the fox"}) + "\n")
+    assert read_prompts(file, model, 400) == ([model.encode_text("the fox")], {})
+    file.write_text(json.dumps({"messages": [ASK, answer("jumps"), ASK, answer("fox")]}) + "\n")
+    options = PrepareOptions(max_tokens=64, vocab_size=400, end_ids=(2,))
+    with pytest.raises(LineError, match="line 1: has several turns"):
+        prepare(file, model, options)
+    with pytest.raises(TrainingError, match="nowhere"):
+        read_prompts(tmp_path / "nowhere", model, 400)

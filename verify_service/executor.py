@@ -28,11 +28,13 @@ class Executor:
     """Owns the target's KV pages and, beside them, one projected row per position.
 
     num_graph, num_eager: items of work run since the start by a graph, and by single launches.
-    can_run_anew: a pass that raised, or a part of it.
+    can_run_anew: a pass that raised, or a part of it. watch: is told what is launched, the step
+    after the last one by None.
     """
 
     num_graph = num_eager = 0
     can_run_anew = True
+    watch: Callable[[Seq[Work] | None], None] | None = None
     launched: "Verified | None" = None  # by `start`: what a draft on the same device goes on from
     pretend: "Pretend | None" = None  # of benchmarks; whoever starts steps early asks it
 
@@ -61,6 +63,7 @@ class Executor:
     @torch.inference_mode()
     def run(self, work: Seq[Work]) -> list[Chosen]:
         """Runs all positions of `work`; per item, what the target says after its last ids."""
+        self._tell(work)
         self.num_eager += len(work)
         spans = [Span(start=w.start, count=len(w.ids), pages=w.sequence.pages) for w in work]
         device = self._target.device
@@ -76,6 +79,14 @@ class Executor:
         ]
         sound = finite(x[[rows.stop - 1 for rows in batch.rows]])
         return choose(self._target.logits(x[chosen]), work, sound, self._target.vocabulary)
+
+    def go_on(self) -> None:
+        """Starts the step after the last one, as the first rank of a group has."""
+        raise AssertionError("only graphs start before the step before them is committed")
+
+    def _tell(self, work: Seq[Work] | None) -> None:
+        if self.watch:
+            self.watch(work)
 
     def add_projection(self, fc: Tensor, norm: Tensor) -> int:
         """Keeps that of another draft of the same shape, and forgets the oldest; its number."""

@@ -57,6 +57,8 @@ def run_steps(executor: Executor, leader: Leader) -> None:
             executor.clear(list(step.cleared_pages))
         if step.work:
             executor.run([_work(work) for work in step.work])
+        if step.goes_on:
+            executor.go_on()
 
 
 def _work(work: rank_pb2.RankWork) -> Work:

@@ -21,6 +21,7 @@ from verify_service.early_drafts import Proposals
 from verify_service.executor import Executor
 from verify_service.gpu_ahead import Ahead, drafted_step, next_step
 from verify_service.gpu_costs import measured
+from verify_service.gpu_items import chosen_in_graph, fits_graph
 from verify_service.gpu_projections import GpuProjections
 from verify_service.gpu_prompts import PromptGraphs
 from verify_service.gpu_step import Answer, Step, StepGraphs, batch_buckets
@@ -73,6 +74,8 @@ class GpuExecutor(Executor):
         )
         self.num_graph = self.num_eager = 0
         self._ahead: Ahead | None = None
+        self._step: Step | None = None  # the last one launched
+        self._going: Answer | None = None  # what it was followed by on this rank, if told to
         self._awaited: tuple[Seq[Work], Proposals] | None = None  # of the step ahead, if drafted
         self.launched: Verified | None = None
         self._drafts = GpuProjections(target)
@@ -100,9 +103,23 @@ class GpuExecutor(Executor):
         ahead, self._ahead = self._ahead, None
         assert ahead is not None, "rows are its"
         if list(rows) == list(range(len(ahead.starts))):
-            self._note(work, ahead.step)
-            self._ahead = next_step(work, ahead.step)
+            self._start_next(work, ahead.step)
         return partial(self._taken, work, rows, ahead.answer, ahead.step.bucket.width)
+
+    def _start_next(self, work: Seq[Work], step: Step) -> None:
+        """What may start before `step` with `work` is committed: a draft, or a plain step."""
+        if all(map(self._in_graph, work)):
+            self.launched, self._ahead = step.verified, next_step(work, step)
+        if self._ahead:
+            self._tell(None)
+
+    def go_on(self) -> None:
+        """Returns once the step before has ended: no rank is more than one step ahead."""
+        assert self._step, "a step comes first"
+        with torch.inference_mode():
+            before, self._going = self._going, self._step.launch_next()
+        if before:
+            before()
 
     def _taken(
         self, work: Seq[Work], rows: Seq[int | None], answer: Answer, width: int
@@ -138,11 +155,7 @@ class GpuExecutor(Executor):
     def _fits(self, work: Seq[Work]) -> bool:
         """Whether one graph runs it all."""
         batch, width = self._graphs.most
-        return 0 < len(work) <= batch and all(_fits(item, width) for item in work)
-
-    def _note(self, work: Seq[Work], step: Step) -> None:
-        """That a draft may go on from what this step chooses."""
-        self.launched = step.verified if all(map(self._in_graph, work)) else None
+        return 0 < len(work) <= batch and all(fits_graph(item, width) for item in work)
 
     def costs(self) -> StepTable:
         """Times every graph; only while no page is in use."""
@@ -161,7 +174,7 @@ class GpuExecutor(Executor):
             if ahead and (row := ahead.row(item)) is not None:
                 chosen[i] = self._chosen([item], [ahead.answer()[row]], 1)[0]
             else:
-                (steps if _fits(item, width) else rest).append(i)
+                (steps if fits_graph(item, width) else rest).append(i)
         self.num_graph += len(steps) + len(chosen)
         for first in range(0, len(steps), batch):
             some = steps[first : first + batch]
@@ -173,11 +186,11 @@ class GpuExecutor(Executor):
 
     def _launch(self, work: Seq[Work], *, ahead: bool = False) -> Callable[[], list[Chosen]]:
         """Of `ahead` steps the next one starts too, where it is known."""
+        self._tell(work)
         answer, step = self._graphs.launch(work, None, self.pretend)
-        known = ahead and self._gpu.vocabulary.ranks.size == 1 and all(map(self._in_graph, work))
+        self._step, self._going, self._ahead = step, None, None
         if ahead:
-            self._note(work, step)
-        self._ahead = next_step(work, step) if known else None
+            self._start_next(work, step)
 
         def read() -> list[Chosen]:
             found = answer()
@@ -206,6 +219,7 @@ class GpuExecutor(Executor):
 
     def _run_prompts(self, work: Seq[Work]) -> list[Chosen]:
         gpu = self._gpu
+        self._tell(work)
         if self._prompts.fit(work):
             self.num_graph += len(work)
         else:
@@ -234,16 +248,3 @@ class GpuExecutor(Executor):
     def rows(self, spans: Seq[RowSpan]) -> Tensor:
         assert self._table is not None, "rows are asked for only where a draft was given"
         return rows_at(self._table, spans, self._page_size)
-
-
-def _fits(item: Work, width: int) -> bool:
-    """Whether a graph of that width runs the item: all its ids need the target's choice."""
-    return item.choices == len(item.ids) <= width
-
-
-def chosen_in_graph(item: Work, *, ranks: int = 1) -> bool:
-    """Whether a graph makes all of the item's choices: every id allowed, nothing told of them."""
-    request = item.sequence.request
-    masks = request.stop_ids and request.min_tokens > item.sequence.num_generated
-    draws = ranks == 1 or not request.sampling
-    return draws and not item.sequence.wants_logprobs and not masks

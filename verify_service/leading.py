@@ -1,4 +1,4 @@
-"""The first rank's executor: tells the others what runs, then runs its own part of it."""
+"""The first rank's executor: runs its own part, and tells the others what it launches."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -21,6 +21,7 @@ class LeadingExecutor(Executor):
 
     def __init__(self, own: Executor, followers: Followers) -> None:
         self._own, self._followers = own, followers
+        own.watch = self._told
 
     @property
     def num_graph(self) -> int:  # type: ignore[override]
@@ -31,11 +32,9 @@ class LeadingExecutor(Executor):
         return self._own.num_eager
 
     def start(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
-        self._tell(work)
         return self._own.start(work)
 
     def run(self, work: Seq[Work]) -> list[Chosen]:
-        self._tell(work)
         return self._own.run(work)
 
     def clear(self, pages: list[int]) -> None:
@@ -58,8 +57,9 @@ class LeadingExecutor(Executor):
         """Lets the other ranks end."""
         self._followers.end()
 
-    def _tell(self, work: Seq[Work]) -> None:
-        self._followers.send(rank_pb2.RankStep(work=map(_message, work)))
+    def _told(self, work: Seq[Work] | None) -> None:
+        goes_on, items = work is None, map(_message, work or ())
+        self._followers.send(rank_pb2.RankStep(work=items, goes_on=goes_on))
 
 
 def _message(item: Work) -> rank_pb2.RankWork:

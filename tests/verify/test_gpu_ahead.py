@@ -1,5 +1,6 @@
 """Which steps may start before the one before is committed, and whose rows of them count."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,8 @@ pytest.importorskip("triton")
 from domino_kernels.gpu.attention_fixed import Cuts
 from domino_kernels.gpu.attention_plan import AttentionPlan
 from verify_service.gpu_ahead import Ahead, next_step
+from verify_service.gpu_executor import GpuExecutor
+from verify_service.ranks import Ranks
 
 PAGE = 4
 
@@ -96,6 +99,59 @@ def test_a_draft_that_rests_lets_plain_steps_start_early() -> None:
     item.sequence.draft = DraftSession(plan=plan, session=1, opened=True, resting=True)
     assert next_step([running(), item], one) is not None
     assert one.started == [1]
+
+
+def on_graphs(events: list[str]) -> GpuExecutor:
+    """One that plays a rank of two; every step chooses 60 for its first row, 61 for the next."""
+    executor = object.__new__(GpuExecutor)
+
+    def read(what: str) -> list[list[int]]:
+        events.append(what)
+        return [[0, 60, 60], [0, 61, 61]]
+
+    def launch(work: list[Work], ids: object, pretend: object) -> Any:
+        bucket = SimpleNamespace(width=1, page_size=PAGE)
+
+        def launch_next() -> Any:
+            events.append("next")
+            return partial(read, "read")
+
+        step = SimpleNamespace(bucket=bucket, launch_next=launch_next, verified=None)
+        return partial(read, "first"), step
+
+    vocabulary = SimpleNamespace(ranks=Ranks(0, 2))
+    vars(executor).update(
+        _overlap=True, _page_size=PAGE, _ahead=None, _awaited=None, _going=None, num_graph=0,
+        _gpu=SimpleNamespace(vocabulary=vocabulary),
+        _graphs=SimpleNamespace(most=(8, 16), launch=launch),
+    )  # fmt: skip
+    return executor
+
+
+def test_other_ranks_are_told_what_is_launched_and_nothing_else() -> None:
+    """A step that one rank runs alone waits for ever in its first sum over ranks."""
+    told: list[list[int] | None] = []
+    executor, item, other = on_graphs([]), running(), running()
+    item.sequence.pages.append(5)
+    executor.watch = lambda work: told.append(None if work is None else [len(w.ids) for w in work])
+    assert executor.start([item])()[0].ids == [60]
+    assert told == [[1], None], "a step, and the one that started behind it"
+    item = committed(item, 60)
+    answer = executor.start([item])
+    assert answer()[0].ids == [60] and told[2:] == [None], "that one runs already, one more starts"
+    item = committed(item, 60)
+    chosen = executor.start([item, other])()
+    assert [c.ids for c in chosen] == [[60], [60]] and told[3:] == [[1]], "the newcomer alone"
+
+
+def test_other_ranks_are_one_step_ahead_at_most() -> None:
+    """One that launches whatever it is told fills its device's queue."""
+    events: list[str] = []
+    executor = on_graphs(events)
+    executor.run([running()])
+    executor.go_on()
+    executor.go_on()
+    assert events == ["first", "next", "next", "read"]
 
 
 def test_fixed_plans_cut_alike_whatever_the_batch() -> None:

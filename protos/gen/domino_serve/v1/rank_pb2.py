@@ -27,7 +27,7 @@ from domino_serve.v1 import speculation_pb2 as domino__serve_dot_v1_dot_speculat
 from domino_serve.v1 import tensor_pb2 as domino__serve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64omino_serve/v1/rank.proto\x12\x0f\x64omino_serve.v1\x1a\x1e\x64omino_serve/v1/sampling.proto\x1a!domino_serve/v1/speculation.proto\x1a\x1c\x64omino_serve/v1/tensor.proto\"W\n\x08RankStep\x12\'\n\x04work\x18\x01 \x03(\x0b\x32\x19.domino_serve.v1.RankWork\x12\x15\n\rcleared_pages\x18\x02 \x03(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x08\"\xc1\x01\n\x08RankWork\x12\x0b\n\x03ids\x18\x01 \x03(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\x12\x0f\n\x07\x63hoices\x18\x03 \x01(\x03\x12\r\n\x05pages\x18\x04 \x03(\x03\x12\x16\n\x0emissing_tokens\x18\x05 \x01(\x03\x12\x10\n\x08stop_ids\x18\x06 \x03(\x03\x12\x30\n\x08sampling\x18\x07 \x01(\x0b\x32\x19.domino_serve.v1.SamplingH\x00\x88\x01\x01\x12\x10\n\x08logprobs\x18\x08 \x01(\x08\x42\x0b\n\t_sampling\"s\n\rDraftRankStep\x12-\n\x05parts\x18\x01 \x03(\x0b\x32\x1e.domino_serve.v1.DraftRankPart\x12*\n\x04rows\x18\x02 \x01(\x0b\x32\x17.domino_serve.v1.TensorH\x00\x88\x01\x01\x42\x07\n\x05_rows\"\xaf\x01\n\rDraftRankPart\x12#\n\x04mode\x18\x01 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\r\n\x05pages\x18\x02 \x03(\x03\x12\r\n\x05start\x18\x03 \x01(\x03\x12\x11\n\tfirst_row\x18\x04 \x01(\x03\x12\x10\n\x08num_rows\x18\x05 \x01(\x03\x12\x14\n\x07\x63urrent\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0c\x64raft_tokens\x18\x07 \x01(\x03\x42\n\n\x08_currentb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64omino_serve/v1/rank.proto\x12\x0f\x64omino_serve.v1\x1a\x1e\x64omino_serve/v1/sampling.proto\x1a!domino_serve/v1/speculation.proto\x1a\x1c\x64omino_serve/v1/tensor.proto\"h\n\x08RankStep\x12\'\n\x04work\x18\x01 \x03(\x0b\x32\x19.domino_serve.v1.RankWork\x12\x15\n\rcleared_pages\x18\x02 \x03(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x08\x12\x0f\n\x07goes_on\x18\x04 \x01(\x08\"\xc1\x01\n\x08RankWork\x12\x0b\n\x03ids\x18\x01 \x03(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\x12\x0f\n\x07\x63hoices\x18\x03 \x01(\x03\x12\r\n\x05pages\x18\x04 \x03(\x03\x12\x16\n\x0emissing_tokens\x18\x05 \x01(\x03\x12\x10\n\x08stop_ids\x18\x06 \x03(\x03\x12\x30\n\x08sampling\x18\x07 \x01(\x0b\x32\x19.domino_serve.v1.SamplingH\x00\x88\x01\x01\x12\x10\n\x08logprobs\x18\x08 \x01(\x08\x42\x0b\n\t_sampling\"s\n\rDraftRankStep\x12-\n\x05parts\x18\x01 \x03(\x0b\x32\x1e.domino_serve.v1.DraftRankPart\x12*\n\x04rows\x18\x02 \x01(\x0b\x32\x17.domino_serve.v1.TensorH\x00\x88\x01\x01\x42\x07\n\x05_rows\"\xaf\x01\n\rDraftRankPart\x12#\n\x04mode\x18\x01 \x01(\x0e\x32\x15.domino_serve.v1.Mode\x12\r\n\x05pages\x18\x02 \x03(\x03\x12\r\n\x05start\x18\x03 \x01(\x03\x12\x11\n\tfirst_row\x18\x04 \x01(\x03\x12\x10\n\x08num_rows\x18\x05 \x01(\x03\x12\x14\n\x07\x63urrent\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0c\x64raft_tokens\x18\x07 \x01(\x03\x42\n\n\x08_currentb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,11 +35,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'domino_serve.v1.rank_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RANKSTEP']._serialized_start=144
-  _globals['_RANKSTEP']._serialized_end=231
-  _globals['_RANKWORK']._serialized_start=234
-  _globals['_RANKWORK']._serialized_end=427
-  _globals['_DRAFTRANKSTEP']._serialized_start=429
-  _globals['_DRAFTRANKSTEP']._serialized_end=544
-  _globals['_DRAFTRANKPART']._serialized_start=547
-  _globals['_DRAFTRANKPART']._serialized_end=722
+  _globals['_RANKSTEP']._serialized_end=248
+  _globals['_RANKWORK']._serialized_start=251
+  _globals['_RANKWORK']._serialized_end=444
+  _globals['_DRAFTRANKSTEP']._serialized_start=446
+  _globals['_DRAFTRANKSTEP']._serialized_end=561
+  _globals['_DRAFTRANKPART']._serialized_start=564
+  _globals['_DRAFTRANKPART']._serialized_end=739
 # @@protoc_insertion_point(module_scope)

@@ -32,8 +32,11 @@ class RankStep(_message.Message):
     WORK_FIELD_NUMBER: _builtins.int
     CLEARED_PAGES_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    GOES_ON_FIELD_NUMBER: _builtins.int
     end: _builtins.bool
     """The group ends as it should."""
+    goes_on: _builtins.bool
+    """The step after the last one starts, each sequence with the id it chose."""
     @_builtins.property
     def work(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankWork]:
         """Passed through the target together; none in a message that only clears or ends."""
@@ -48,10 +51,11 @@ class RankStep(_message.Message):
         work: _abc.Iterable[Global___RankWork] | None = ...,
         cleared_pages: _abc.Iterable[_builtins.int] | None = ...,
         end: _builtins.bool = ...,
+        goes_on: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared_pages", b"cleared_pages", "end", b"end", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared_pages", b"cleared_pages", "end", b"end", "goes_on", b"goes_on", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

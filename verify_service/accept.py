@@ -1,7 +1,6 @@
 """Greedy acceptance: proposals are kept while they are what the target would have said."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 
 def accept(proposals: Sequence[int], choices: Sequence[int]) -> int:
@@ -12,4 +11,7 @@ def accept(proposals: Sequence[int], choices: Sequence[int]) -> int:
     the bonus token.
     """
     assert len(choices) == len(proposals) + 1, f"{len(choices)} choices, {len(proposals)} proposals"
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(proposals, choices)))  # noqa: B905
+    for place, proposal in enumerate(proposals):
+        if proposal != choices[place]:
+            return place
+    return len(proposals)

@@ -23,15 +23,18 @@ class Asked:
     sequence: Sequence
     step: draft_pb2.SessionStep
 
-    def is_answered_by(self, result: draft_pb2.SessionResult, vocab_size: int) -> bool:
-        """Whether these are proposals that may be verified; the draft is not trusted."""
-        proposals = result.proposals
-        return (
-            result.WhichOneof("answer") == "proposals"
-            and proposals.draft_kv_len == self.step.rows_start + self.step.num_rows
-            and len(proposals.ids) <= self.step.draft_tokens
-            and (not proposals.ids or 0 <= min(proposals.ids) <= max(proposals.ids) < vocab_size)
+    def proposals_of(self, result: draft_pb2.SessionResult, vocab_size: int) -> list[int] | None:
+        """Those that may be verified, None where it is no answer; the draft is not trusted."""
+        if not result.HasField("proposals"):
+            return None
+        proposals, step = result.proposals, self.step
+        ids = list(proposals.ids)
+        fits = (
+            proposals.draft_kv_len == step.rows_start + step.num_rows
+            and len(ids) <= step.draft_tokens
+            and (not ids or 0 <= min(ids) <= max(ids) < vocab_size)
         )
+        return ids if fits else None
 
 
 @dataclass(slots=True)

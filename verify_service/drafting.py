@@ -219,9 +219,10 @@ class Drafting:
         not_opened = result.step == 0 and result.HasField("error")
         if draft is None or not (not_opened or result.step == asked.step.step):
             return
-        if asked.is_answered_by(result, self._vocab_size):
+        ids = asked.proposals_of(result, self._vocab_size)
+        if ids is not None:
             draft.kv_len = result.proposals.draft_kv_len
-            sequence.proposals = list(result.proposals.ids)
+            sequence.proposals = ids
             return
         name = sequence.request.request_id
         why = result.error if result.HasField("error") else "its proposals do not fit"

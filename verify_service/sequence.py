@@ -103,7 +103,7 @@ class Sequence:
     timings: spec.RequestTimings = field(default_factory=spec.RequestTimings)
     arrived_ns: int = field(default_factory=time.monotonic_ns)
     prompt_len: int = field(init=False)
-    _unsent: tuple[list[int], spec.StepStats | None] | None = field(init=False, default=None)
+    _unsent: tuple[list[int], tuple[int, int] | None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)
@@ -177,15 +177,17 @@ class Sequence:
         accepted = accept(ids[1:], chosen.ids)
         self.kv_len += accepted + 1
         self.history.add(len(ids) - 1, accepted)
-        step = spec.StepStats(proposed_tokens=len(ids) - 1, accepted_tokens=accepted)
-        STEP_COUNTS.add(step)
-        return self._keep(chosen.ids[: accepted + 1], step)
+        STEP_COUNTS.add(len(ids) - 1, accepted)
+        return self._keep(chosen.ids[: accepted + 1], (len(ids) - 1, accepted))
 
     def send(self) -> None:
         """Emits what `commit` kept; best while the next pass runs on a device."""
         if self._unsent is None:
             return
-        (kept, step), self._unsent = self._unsent, None
+        (kept, counts), self._unsent = self._unsent, None
+        step = (
+            spec.StepStats(proposed_tokens=counts[0], accepted_tokens=counts[1]) if counts else None
+        )
         self.timings.total_ns = self.elapsed_ns()
         chunk = verify_pb2.VerifyChunk(token_ids=kept, step=step)
         if self.request.chunk_stats:
@@ -194,22 +196,26 @@ class Sequence:
             count_step(self.stats, step, len(kept))
         self.request.emit(chunk)
 
-    def _keep(self, choices: list[int], step: spec.StepStats | None) -> spec.FinishReason.ValueType:
-        """Appends tokens up to the first stop id or the cap."""
+    def _keep(
+        self, choices: list[int], counts: tuple[int, int] | None
+    ) -> spec.FinishReason.ValueType:
+        """Appends tokens up to the first stop id or the cap. counts: proposed, accepted."""
         assert self._unsent is None, "sent before the next commit"
         kept, reason = self._append(choices)
-        self._unsent = kept, step
+        self._unsent = kept, counts
         return reason
 
     def _append(self, choices: list[int]) -> tuple[list[int], spec.FinishReason.ValueType]:
         """The tokens kept, and why the request ends with the last of them."""
-        for kept, token in enumerate(choices, start=1):
-            self.tokens.append(token)
-            if token in self.request.stop_ids:
-                return choices[:kept], spec.FINISH_REASON_STOP
-            if self.num_generated == self.request.max_tokens:
-                return choices[:kept], spec.FINISH_REASON_LENGTH
-        return choices, spec.FINISH_REASON_UNSPECIFIED
+        stop_ids, left = self.request.stop_ids, self.request.max_tokens - self.num_generated
+        kept, reason = choices[:left], spec.FINISH_REASON_UNSPECIFIED
+        if not stop_ids.isdisjoint(kept):
+            end = next(count for count, token in enumerate(kept, 1) if token in stop_ids)
+            kept, reason = kept[:end], spec.FINISH_REASON_STOP
+        elif len(kept) == left:
+            reason = spec.FINISH_REASON_LENGTH
+        self.tokens += kept
+        return kept, reason
 
     def complete(self, reason: spec.FinishReason.ValueType) -> verify_pb2.VerifyComplete:
         """The last message of the request, after `send`."""

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from domino_serve.v1 import speculation_pb2 as spec
 from serving.metrics import Distribution, Histogram, Reading, Total
 
 MOST_TOKENS: Final = 65  # of a step; an acceptance length beyond it falls into the last bucket
@@ -17,9 +16,9 @@ class StepCounts:
     def __init__(self) -> None:
         self._steps: dict[tuple[int, int], int] = {}
 
-    def add(self, step: spec.StepStats) -> None:
+    def add(self, proposed: int, accepted: int) -> None:
         """A step after the prompt; a plain one has nothing proposed."""
-        key = step.proposed_tokens, step.accepted_tokens
+        key = proposed, accepted
         self._steps[key] = self._steps.get(key, 0) + 1
 
     def plain(self) -> int:

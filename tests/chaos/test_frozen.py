@@ -7,27 +7,19 @@ import pytest
 
 from tests.chaos.cluster import Cluster, cluster
 from tests.chaos.kills import freeze, freeze_rank
-from tests.chaos.tokenizer import save_tokenizer
-from tests.chaos.traffic import Case, known_cases
+from tests.chaos.traffic import Case
 
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def cases() -> list[Case]:
-    return known_cases(8, 7, max_tokens=60)
-
-
 @pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[Cluster]:
-    tokenizer = save_tokenizer(tmp_path)
+def ranks(tokenizer: Path) -> Iterator[Cluster]:
     with cluster(tokenizer, ranks=2, max_sequences=8, step_timeout_s=5.0) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    tokenizer = save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+def services(tokenizer: Path) -> Iterator[Cluster]:
     with cluster(tokenizer, ping_s=2.0, max_sequences=8, max_waiting=16) as running:
         yield running
 

@@ -1,6 +1,7 @@
 """The short form of `make chaos`: real processes that die, are left, flooded and updated."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -9,21 +10,14 @@ from tests.chaos.cluster import Cluster, cluster
 from tests.chaos.kills import kill_drafts, kill_router, kill_verifies
 from tests.chaos.overload import flood
 from tests.chaos.rolling import update_all
-from tests.chaos.tokenizer import save_tokenizer
-from tests.chaos.traffic import Case, known_cases
+from tests.chaos.traffic import Case
 
 SEED = 7
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def cases() -> list[Case]:
-    return known_cases(8, SEED, max_tokens=60)
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    tokenizer = save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+def services(tokenizer: Path) -> Iterator[Cluster]:
     with cluster(tokenizer, routers=2, max_sequences=8, max_waiting=16) as running:
         yield running
 

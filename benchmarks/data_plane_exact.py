@@ -39,7 +39,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Of one plane: `used` is what the services agreed on."""
+    """Of one plane: `used` is what the services agreed on; early: the draft's steps that had begun
+    before they were asked for, as two processes count them."""
 
     plane: str
     used: str
@@ -47,6 +48,7 @@ class Found:
     of: int
     accepted: int
     proposed: int
+    early: int
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,6 +111,7 @@ def _asked(plane: str, verify: Started, draft: Started, max_tokens: int) -> Foun
         with ThreadPoolExecutor(AT_ONCE) as pool:
             plain = list(pool.map(ask, range(len(PROMPTS))))
             drafted = list(pool.map(ask, range(len(PROMPTS), 2 * len(PROMPTS))))
+        early = places.GetLoads(draft_pb2.DraftServiceGetLoadsRequest()).early_steps
         (link,) = stub.GetLoads(verify_pb2.GetLoadsRequest()).draft_links
     return Found(
         plane=plane,
@@ -117,6 +120,7 @@ def _asked(plane: str, verify: Started, draft: Started, max_tokens: int) -> Foun
         of=len(PROMPTS),
         accepted=sum(answer.accepted for answer in drafted),
         proposed=sum(answer.proposed for answer in drafted),
+        early=early,
     )
 
 

@@ -47,7 +47,8 @@ class OneProcessConfig(VerifyConfig):
             for spec in fields(DraftServiceConfig)
             if OWN.get(spec.name, spec.name) in mine
         }
-        return DraftServiceConfig(**values)
+        # Other verify services' passes must not hold up the target's own steps.
+        return DraftServiceConfig(**values, early_steps=False)
 
 
 def main() -> int:

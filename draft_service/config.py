@@ -59,6 +59,12 @@ class DraftServiceConfig(ServiceOptions):
         help="how long a step's message is looked for at a local socket before sleeping, which "
         "keeps a core busy (default: 0.02 on a GPU with 8 cores or more, else 0)",
     )
+    early_steps: bool = field(
+        True,
+        help="on a GPU, for one verify service of this host: steps begin as soon as its GPU has "
+        "ended a pass, before they are asked for; --no-early-steps is for debugging: slower, "
+        "output is the same",
+    )
     ticket_ttl_s: float = field(10.0, help="time a reserved seat waits to be opened")
     step_timeout_s: float = field(
         300.0, help="longest step; then the process ends, as its device hangs"

@@ -20,6 +20,7 @@ from draft_service.checks import Refusal, check_step, usable_rows
 from draft_service.executor import Network, Part, StepExecutor
 from draft_service.seats import Seats, Session
 from serving.contract import mode_name
+from serving.draft_config import DraftConfig
 from serving.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -62,7 +63,18 @@ class DraftEngine:
     def __init__(self, executor: StepExecutor, seats: Seats, *, max_rows: int) -> None:
         self._executor, self._seats, self._max_rows = executor, seats, max_rows
         self._lock = threading.Lock()
+        self._num_early = 0
         self.context_id = secrets.randbits(CONTEXT_BITS)  # of this process and its weights
+
+    @property
+    def config(self) -> DraftConfig:
+        """The draft's."""
+        return self._executor.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self._executor.kv.k.device
 
     def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
         """A ticket for one session; raises BadRequest (mode it cannot run) or Overloaded (full)."""
@@ -83,6 +95,7 @@ class DraftEngine:
         loads = self._seats.loads()
         loads.graph_steps = self._executor.num_graph
         loads.eager_steps = self._executor.num_eager
+        loads.early_steps = self._num_early
         return loads
 
     def step(
@@ -143,6 +156,7 @@ class DraftEngine:
                 session.kv_len += step.num_rows
                 session.remember(step)
             self._close(stream, request)
+            self._num_early += len(work)
 
         def finish() -> draft_pb2.StepResponse:
             began = time.monotonic_ns()

@@ -7,12 +7,23 @@ then the one that is asked for.
 from collections.abc import Sequence
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from domino_kernels.gpu.hand_over import Verified
 from domino_kernels.readback import Readback
 from draft_service.executor import Part
+from draft_service.gpu_model import GpuDraft
 from draft_service.gpu_step import Step
+
+
+def compile_begin(step: Step, model: GpuDraft) -> None:
+    """So that the first step that begins early does not wait for a compiler; nothing is taken."""
+    out = torch.zeros(1, 3, dtype=torch.int32, device=model.device)
+    out[:, 0] = -1
+    place = torch.zeros(1, dtype=torch.int32, device=model.device)
+    rows = torch.zeros(1, model.config.hidden_size, dtype=model.dtype, device=model.device)
+    step.bucket.take_over([], Verified(out=out, positions=place, slots=place, rows=rows))
 
 
 class BegunStep:

@@ -13,7 +13,7 @@ from domino_kernels.paged_kv import PagedKV
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.executor import Part
-from draft_service.gpu_begin import BegunStep
+from draft_service.gpu_begin import BegunStep, compile_begin
 from draft_service.gpu_index import appended, page_table
 from draft_service.gpu_model import GpuDraft, Rows
 from draft_service.gpu_step import Rollouts, Step, StepGraphs, batch_buckets, count_buckets
@@ -61,6 +61,7 @@ class GpuExecutor:
             torch.cuda.set_device(model.device)  # of this thread; kernels are launched on it
             with torch.inference_mode():
                 self._graphs.capture()
+                compile_begin(self._graphs.holding(next(iter(rollouts)), 1, 1), model)
 
     @property
     def kv(self) -> PagedKV:

@@ -12,6 +12,7 @@ import grpc
 import torch
 
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc
+from draft_service.early_steps import EarlySteps
 from draft_service.engine import Stream
 from draft_service.handshake import answer
 from draft_service.load import Loaded
@@ -78,6 +79,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
                 )
             hello = answer(self._loaded, request, self._hidden, self._dtype)
             hello.step_socket = self.step_socket
+            hello.early_steps = self._loaded.config.early_steps
             return hello
 
     def ReserveSeat(
@@ -128,6 +130,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     ) -> Iterator[draft_pb2.StepResponse]:
         """A stream's answers; its sessions end with it. None: nothing came for long."""
         stream, traces, receiver = Stream(), SessionTraces(), Receiver(self._loaded.kinds)
+        early = self._early(stream, receiver)
         with self._peers_lock:
             self._peers.add(peer)
         try:
@@ -137,7 +140,8 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
                         continue
                     log.warning("a verify service is silent; its sessions end")
                     break
-                response = self._compute.run(partial(self._answer, stream, receiver, request))
+                answer = partial(self._answer, stream, receiver, early, request)
+                response = self._compute.run(answer)
                 yield response
                 count_step(request, response)  # while verify runs its pass
                 traces.add(request, response)
@@ -182,11 +186,25 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         if self._draining.is_set():
             raise Draining
 
+    def _early(self, stream: Stream, receiver: Receiver) -> EarlySteps:
+        return EarlySteps(self._engine, stream, receiver, hidden=self._hidden, dtype=self._dtype)
+
     def _answer(
-        self, stream: Stream, receiver: Receiver, request: draft_pb2.StepRequest
+        self,
+        stream: Stream,
+        receiver: Receiver,
+        early: EarlySteps,
+        request: draft_pb2.StepRequest,
     ) -> draft_pb2.StepResponse:
         """One exchange, in the engine's thread."""
         with self.health.step():
+            if request.HasField("early"):
+                alone = len(self._peers) == 1  # others' steps would wait for this one's pass
+                if alone and self._loaded.config.early_steps:
+                    early.begin(request)
+                return draft_pb2.StepResponse(sequence_number=request.sequence_number)
+            if begun := early.answer(request):
+                return begun
             offer = receiver.answer(request.offer) if request.HasField("offer") else None
             rows = receiver.rows(request, self._hidden, self._dtype)
             response = self._engine.step(stream, request, rows)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import grpc
 from torch import Tensor
@@ -23,6 +23,9 @@ from serving.transport.sender import Sender
 from verify_service.draft_memory import agree
 from verify_service.metrics import ROWS
 from verify_service.step_streams import StreamEnded, opened
+
+if TYPE_CHECKING:
+    from domino_kernels.gpu.hand_over import Verified
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +112,7 @@ class GrpcDraftLink:
         row_bytes = hello.target.hidden_size * DTYPES[hello.target.dtype].itemsize
         self.max_rows = min(int(answer.max_rows), MAX_ROW_BYTES // row_bytes)
         self.context_id, self.late_answers = answer.context_id, 0
-        self.incarnation = answer.incarnation
+        self.incarnation, self._takes_early = answer.incarnation, answer.early_steps
         self._steps = opened(stub, answer.step_socket, spin_s=spin_s)
         log.info("%s: steps go by %s", self._peer, type(self._steps).__name__)
         self._sent = self._most_results = 0
@@ -135,6 +138,24 @@ class GrpcDraftLink:
             self._rows.put(rows, request)
             ROWS.inc(NAMES[PLANES[request.rows.WhichOneof("payload")]], by=len(rows))
         self._steps.send(request)
+
+    def begin(self, sessions: Mapping[int, int], verified: "Verified", count: int) -> None:
+        """As verify_service.early_drafts.EarlyLink, by a draft on this host: it is told where its
+        GPU will find what the pass chooses. `send` has to ask all the same, and is answered then
+        by what began."""
+        if not (self._takes_early and self._rows.tells_early):
+            return
+        rows = verified.rows.index_select(
+            0, verified.slots[: len(sessions) * verified.width].clamp(min=0)
+        )
+        early = draft_pb2.EarlyStep(sessions=sessions, width=verified.width, draft_tokens=count)
+        request = draft_pb2.StepRequest(sequence_number=self._sent + 1, early=early)
+        if self._rows.put_early(verified.out[: len(sessions)], rows, request):
+            self._sent += 1
+            self._steps.send(request)
+
+    def go_on(self, request: draft_pb2.StepRequest) -> None:
+        """Only `send` asks a draft elsewhere."""
 
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse | None:
         answer = self._next(timeout_s)

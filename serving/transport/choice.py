@@ -15,7 +15,7 @@ def offered(name: str, device: torch.device) -> Mapping[Plane, MakeMemory]:
     """A verify service's, the fastest first; none is inline. Raises OptionError."""
     kinds: dict[Plane, MakeMemory] = {SHM: partial(OwnShm, device=device)}
     if device.type == "cuda":
-        kinds = {CUDA_IPC: CudaPool(device).take, **kinds}
+        kinds[CUDA_IPC] = CudaPool(device).take
     return {plane: kinds[plane] for plane in _chosen(name, device)}
 
 
@@ -30,5 +30,5 @@ def taken(name: str, device: torch.device) -> Mapping[Plane, MapMemory]:
 def _chosen(name: str, device: torch.device) -> list[Plane]:
     if name == "cuda-ipc" and device.type != "cuda":
         raise OptionError("data_plane", name, f"needs --device cuda, not {device}")
-    by_device = [CUDA_IPC, SHM] if device.type == "cuda" else [SHM]
+    by_device = [SHM, CUDA_IPC] if device.type == "cuda" else [SHM]
     return {"auto": by_device, "inline": [], "shm": [SHM], "cuda-ipc": [CUDA_IPC]}[name]

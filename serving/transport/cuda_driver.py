@@ -130,6 +130,29 @@ def unpin(address: int) -> None:
     _call("cuMemHostUnregister", ctypes.c_uint64(address))
 
 
+def set_flag(stream: int, address: int, value: int) -> None:
+    """Four bytes of pinned memory, once all before it in the stream is done and seen."""
+    _call(
+        "cuStreamWriteValue32_v2",
+        Pointer(stream),
+        ctypes.c_uint64(address),
+        ctypes.c_uint32(value),
+        ctypes.c_uint(0),
+    )
+
+
+def wait_flag(stream: int, address: int, value: int) -> None:
+    """What is launched in the stream from here on runs once they are the value, or past it by less
+    than 2^31; whoever writes them."""
+    _call(
+        "cuStreamWaitValue32_v2",
+        Pointer(stream),
+        ctypes.c_uint64(address),
+        ctypes.c_uint32(value),
+        ctypes.c_uint(0),
+    )
+
+
 def size_of(address: int) -> int:
     """Bytes of the allocation that begins at this address."""
     base, size = ctypes.c_uint64(), ctypes.c_size_t()

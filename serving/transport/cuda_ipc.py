@@ -57,6 +57,7 @@ class OwnCuda:
     """Verify's side."""
 
     plane = CUDA_IPC
+    early = None
 
     def __init__(self, pool: CudaPool, allocation: _Allocation) -> None:
         self._pool, self._allocation = pool, allocation
@@ -92,6 +93,7 @@ class MappedCuda:
     """The draft's side."""
 
     plane = CUDA_IPC
+    early = None
 
     def __init__(self, offer: draft_pb2.MemoryOffer, device: torch.device) -> None:
         """Raises ValueError for what is no offer, RuntimeError of CUDA."""

@@ -14,6 +14,8 @@ from serving.option_type import OptionError
 if TYPE_CHECKING:
     from torch import Tensor, dtype
 
+    from serving.transport.early import MappedEarly, OwnEarly
+
 Plane: TypeAlias = "tensor_pb2.DataPlane.ValueType"
 PlaneName = Literal["auto", "inline", "shm", "cuda-ipc"]
 
@@ -37,7 +39,7 @@ PLANES: Final[Mapping[str | None, Plane]] = {
 HEADER_BYTES: Final = 4096  # before the first slot, in the contract
 NONCE_BYTES: Final = 32
 SLOTS: Final = 2  # one is being read while the next is filled, after an answer nobody waited for
-SLOT_BYTES: Final = 4 << 20  # the rows of 32 blocks of 16 for hidden 4096 in bfloat16
+SLOT_BYTES: Final = 8 << 20  # more than the rows of 32 blocks of 16 for hidden 4096 in bfloat16
 MOST_SLOTS: Final = 16
 MOST_SLOT_BYTES: Final = 16 << 20
 
@@ -47,6 +49,11 @@ class OwnMemory(Protocol):
 
     plane: Plane
     nonce: bytes
+
+    @property
+    def early(self) -> "OwnEarly | None":
+        """For passes that are told before they have ended; None where memory cannot do that."""
+        ...
 
     def offer(self) -> draft_pb2.MemoryOffer:
         """What the draft service needs to map it."""
@@ -68,6 +75,9 @@ class MappedMemory(Protocol):
 
     plane: Plane
     nonce: bytes
+
+    @property
+    def early(self) -> "MappedEarly | None": ...
 
     def read(
         self, slot: int, sequence_number: int, shape: Sequence[int], dtype: "dtype"

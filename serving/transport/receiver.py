@@ -6,6 +6,7 @@ Called by draft_service.servicer, by one thread at a time; nothing that comes in
 import logging
 from collections.abc import Mapping
 from math import prod
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2, tensor_pb2
 from serving.errors import BadRequest
 from serving.tensors import check_matrix, from_message
+from serving.transport.early import size_of
 from serving.transport.plane import (
     MOST_SLOT_BYTES,
     MOST_SLOTS,
@@ -22,6 +24,8 @@ from serving.transport.plane import (
     MappedMemory,
     Plane,
 )
+
+MOST_WIDTH: Final = 1 << 10
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +62,37 @@ class Receiver:
         if memory is None or memory.plane != PLANES[kind]:
             raise BadRequest(f"rows.{kind}", "points into memory that this stream does not share")
         shape = check_matrix(message, "rows", columns, dtype)
-        slot = self._checked(message, kind, prod(shape) * dtype.itemsize, request.sequence_number)
-        return memory.read(slot, request.sequence_number, shape, dtype)
+        place, number = getattr(message, kind), request.sequence_number
+        slot = self._checked(place, f"rows.{kind}", prod(shape) * dtype.itemsize, number)
+        return memory.read(slot, number, shape, dtype)
+
+    def early(
+        self, request: draft_pb2.StepRequest, columns: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor] | None:
+        """chosen [sessions, width + 2], rows [sessions * width, columns] of a pass that may still
+        run, on the device, whose stream waits for it; None where that cannot be.
+
+        Raises BadRequest.
+        """
+        message, early = request.early, self._memory.early if self._memory else None
+        if early is None:
+            return None
+        sessions, width, number = len(message.sessions), message.width, request.sequence_number
+        if not 1 <= width <= MOST_WIDTH:
+            raise BadRequest("early.width", f"is {width}, must be in 1..{MOST_WIDTH}")
+        size = size_of(sessions, width + 2, sessions * width * columns * dtype.itemsize)
+        slot = self._checked(message.slot, "early.slot", size, number)
+        return early.read(slot, number, sessions, width, columns, dtype)
+
+    def is_written(self, slot: int) -> bool:
+        """Whether the device that waits for this slot of `early` can go on."""
+        early = self._memory.early if self._memory else None
+        return early is None or early.is_written(slot)
+
+    def let_go(self) -> None:
+        """Ends every wait of the device for a pass."""
+        if self._memory and self._memory.early:
+            self._memory.early.let_go()
 
     def release(self) -> None:
         """Returns when the rows taken so far are no longer needed where they lie."""
@@ -81,14 +114,12 @@ class Receiver:
             raise ValueError(f"{offer.slots} slots of {offer.slot_bytes} bytes are out of range")
         return map_memory(offer)
 
-    def _checked(
-        self, message: tensor_pb2.Tensor, kind: str, size: int, sequence_number: int
-    ) -> int:
-        place = getattr(message, kind)
-        if place.sequence_number != sequence_number:
-            stale = f"was filled for message {place.sequence_number}, not {sequence_number}"
-            raise BadRequest(f"rows.{kind}.sequence_number", stale)
+    def _checked(self, place: tensor_pb2.MemorySlot, field: str, size: int, number: int) -> int:
+        """Its slot; number: of the message."""
+        if place.sequence_number != number:
+            stale = f"was filled for message {place.sequence_number}, not {number}"
+            raise BadRequest(f"{field}.sequence_number", stale)
         if place.slot >= self._slots or size > self._slot_bytes:
             limits = f"{self._slots} slots of {self._slot_bytes} bytes"
-            raise BadRequest(f"rows.{kind}", f"{size} bytes in slot {place.slot} exceed {limits}")
+            raise BadRequest(field, f"{size} bytes in slot {place.slot} exceed {limits}")
         return int(place.slot)

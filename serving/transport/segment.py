@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import stat
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -71,10 +71,18 @@ class Segment:
         """For copies to and from that GPU, which take longer where it cannot be."""
         try:
             with driver.current(device):
-                driver.pin(self._address(), len(self.bytes))
+                driver.pin(self.address(), len(self.bytes))
             self._pinned_by = device
         except RuntimeError as error:
             log.warning("shared memory is not pinned, copies take longer: %s", error)
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._pinned_by >= 0
+
+    def pinning(self) -> AbstractContextManager[None]:
+        """The context of the device it is pinned for."""
+        return driver.current(self._pinned_by)
 
     def unlink(self) -> None:
         """For its maker: nobody else can map it from here on."""
@@ -87,13 +95,14 @@ class Segment:
         """Unmaps it; later, where something still looks at it. No copy may be on its way."""
         self.unlink()
         if self._pinned_by >= 0:
-            with driver.current(self._pinned_by):
-                driver.unpin(self._address())
+            with self.pinning():
+                driver.unpin(self.address())
             self._pinned_by = -1
         with suppress(BufferError):
             self.bytes.close()
 
-    def _address(self) -> int:
+    def address(self) -> int:
+        """In this process, and for its GPUs where it is pinned."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
 
 

@@ -51,6 +51,26 @@ class Sender:
                     return
         put_inline(rows, request.rows)
 
+    @property
+    def tells_early(self) -> bool:
+        """Whether `put_early` can do anything."""
+        return self._memory is not None and self._memory.early is not None
+
+    def put_early(self, chosen: Tensor, rows: Tensor, request: draft_pb2.StepRequest) -> bool:
+        """What a pass that runs will have chosen, into a numbered message; False where it cannot
+        be told early. As OwnEarly.fill."""
+        with self._lock:
+            early = self._memory.early if self._memory else None
+            if early is None or not early.fits(chosen, rows):
+                return False
+            number = request.sequence_number
+            slot = self._slots.take(number)
+            if slot is None:
+                return False
+            early.fill(slot, chosen, rows, number)
+            request.early.slot.CopyFrom(tensor_pb2.MemorySlot(slot=slot, sequence_number=number))
+            return True
+
     def answered(self, sequence_number: int) -> None:
         """The draft has answered this message, and with it every one before."""
         self._slots.answered(sequence_number)

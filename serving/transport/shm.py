@@ -16,6 +16,7 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2
 from serving.errors import BadRequest
 from serving.transport.cuda_ipc import number_of
+from serving.transport.early import MappedEarly, OwnEarly
 from serving.transport.plane import HEADER_BYTES, NONCE_BYTES, SHM, SLOT_BYTES, SLOTS
 from serving.transport.segment import Segment
 
@@ -39,6 +40,8 @@ class OwnShm:
         self._slots, self._slot_bytes = slots, slot_bytes
         self._segment = Segment.make(HEADER_BYTES + slots * slot_bytes)
         _pin(self._segment, device)
+        pinned = self._segment.is_pinned
+        self.early = OwnEarly(self._segment, slot_bytes, device) if pinned else None
         self.nonce = secrets.token_bytes(NONCE_BYTES)
         self._segment.bytes[:NONCE_BYTES] = self.nonce
         self._bytes = np.frombuffer(self._segment.bytes, np.uint8)
@@ -63,6 +66,8 @@ class OwnShm:
         _FILLED_FOR.pack_into(self._segment.bytes, _place(slot), sequence_number)
 
     def close(self) -> None:
+        if self.early:
+            self.early.close()
         del self._bytes
         self._segment.close()
 
@@ -81,6 +86,8 @@ class MappedShm:
         size = HEADER_BYTES + offer.slots * offer.slot_bytes
         self._segment = Segment.open(offer.shm.name, size)
         _pin(self._segment, device)
+        pinned = self._segment.is_pinned
+        self.early = MappedEarly(self._segment, offer.slot_bytes, device) if pinned else None
         self.nonce = self._segment.bytes[:NONCE_BYTES]
 
     def read(
@@ -99,6 +106,8 @@ class MappedShm:
         """Nothing to wait for: a draft's step ends when its GPU has answered."""
 
     def close(self) -> None:
+        if self.early:
+            self.early.close()
         self._segment.close()
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
+import torch
 
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2, verify_pb2_grpc
 from domino_serve.v1 import speculation_pb2 as spec
@@ -113,12 +114,12 @@ def test_rows_that_do_not_fit_a_slot_go_inline(monkeypatch: pytest.MonkeyPatch) 
 class AnotherHosts(shm.MappedShm):
     """Memory of the right name and size that is not the verify service's."""
 
-    def __init__(self, offer: draft_pb2.MemoryOffer) -> None:
-        super().__init__(offer)
+    def __init__(self, offer: draft_pb2.MemoryOffer, device: torch.device) -> None:
+        super().__init__(offer, device)
         self.nonce = bytes(32)
 
 
-def no_segment(offer: draft_pb2.MemoryOffer) -> shm.MappedShm:
+def no_segment(offer: draft_pb2.MemoryOffer, device: torch.device) -> shm.MappedShm:
     raise FileNotFoundError(2, "No such file or directory")
 
 

@@ -211,6 +211,6 @@ def test_the_columns_of_rows_are_checked_first() -> None:
     both = pair(CudaPool(DEVICE))
     message = both.message(numbers(2), 1)
     message.rows.shape[0] = 1 << 40
-    with pytest.raises(BadRequest, match="exceed 2 slots of 4194304 bytes"):
+    with pytest.raises(BadRequest, match="exceed 2 slots of 8388608 bytes"):
         both.taken(message)
     assert both.taken(both.message(numbers(2), 2)).shape == (2, COLUMNS)

@@ -135,6 +135,7 @@ class HandshakeResponse(_message.Message):
     CONTEXT_ID_FIELD_NUMBER: _builtins.int
     DATA_PLANES_FIELD_NUMBER: _builtins.int
     STEP_SOCKET_FIELD_NUMBER: _builtins.int
+    EARLY_STEPS_FIELD_NUMBER: _builtins.int
     contract_version: _builtins.int
     """Version of this contract."""
     incarnation: _builtins.str
@@ -152,6 +153,8 @@ class HandshakeResponse(_message.Message):
     behind its length (4 bytes, little-endian), and answers alike. For one user and one host; whoever
     cannot reach it calls Step. Empty where there is none.
     """
+    early_steps: _builtins.bool
+    """Whether it makes use of EarlyStep."""
     @_builtins.property
     def draft(self) -> _verify_pb2.DraftFingerprint:
         """The loaded draft. With follows_updates it may be newer than the request's: no session can be
@@ -173,10 +176,11 @@ class HandshakeResponse(_message.Message):
         context_id: _builtins.int = ...,
         data_planes: _abc.Iterable[_tensor_pb2.DataPlane.ValueType] | None = ...,
         step_socket: _builtins.str = ...,
+        early_steps: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "contract_version", b"contract_version", "data_planes", b"data_planes", "draft", b"draft", "incarnation", b"incarnation", "max_rows", b"max_rows", "max_sessions", b"max_sessions", "step_socket", b"step_socket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "contract_version", b"contract_version", "data_planes", b"data_planes", "draft", b"draft", "early_steps", b"early_steps", "incarnation", b"incarnation", "max_rows", b"max_rows", "max_sessions", b"max_sessions", "step_socket", b"step_socket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -418,6 +422,7 @@ class DraftServiceGetLoadsResponse(_message.Message):
     STREAMS_FIELD_NUMBER: _builtins.int
     GRAPH_STEPS_FIELD_NUMBER: _builtins.int
     EAGER_STEPS_FIELD_NUMBER: _builtins.int
+    EARLY_STEPS_FIELD_NUMBER: _builtins.int
     sessions: _builtins.int
     """Open sessions."""
     reserved: _builtins.int
@@ -434,6 +439,8 @@ class DraftServiceGetLoadsResponse(_message.Message):
     """Session steps drafted by a CUDA graph, since the weights were loaded; 0 on a CPU."""
     eager_steps: _builtins.int
     """Session steps run by single launches: rows of prompts, and everything on a CPU."""
+    early_steps: _builtins.int
+    """Session steps of messages that were answered by what had begun early, see EarlyStep."""
     def __init__(
         self,
         *,
@@ -445,10 +452,11 @@ class DraftServiceGetLoadsResponse(_message.Message):
         streams: _builtins.int = ...,
         graph_steps: _builtins.int = ...,
         eager_steps: _builtins.int = ...,
+        early_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eager_steps", b"eager_steps", "graph_steps", b"graph_steps", "kv_pages_total", b"kv_pages_total", "kv_pages_used", b"kv_pages_used", "max_sessions", b"max_sessions", "reserved", b"reserved", "sessions", b"sessions", "streams", b"streams"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eager_steps", b"eager_steps", "early_steps", b"early_steps", "graph_steps", b"graph_steps", "kv_pages_total", b"kv_pages_total", "kv_pages_used", b"kv_pages_used", "max_sessions", b"max_sessions", "reserved", b"reserved", "sessions", b"sessions", "streams", b"streams"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -466,6 +474,7 @@ class StepRequest(_message.Message):
     CLOSES_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     OFFER_FIELD_NUMBER: _builtins.int
+    EARLY_FIELD_NUMBER: _builtins.int
     sequence_number: _builtins.int
     """Counts the messages of this stream."""
     @_builtins.property
@@ -492,6 +501,10 @@ class StepRequest(_message.Message):
         reads the nonce in it shares it: host names prove nothing.
         """
 
+    @_builtins.property
+    def early(self) -> Global___EarlyStep:
+        """A step that may begin before it is asked for; alone in its message."""
+
     def __init__(
         self,
         *,
@@ -501,21 +514,71 @@ class StepRequest(_message.Message):
         closes: _abc.Iterable[_builtins.int] | None = ...,
         rows: _tensor_pb2.Tensor | None = ...,
         offer: Global___MemoryOffer | None = ...,
+        early: Global___EarlyStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_offer", b"_offer", "_rows", b"_rows", "offer", b"offer", "rows", b"rows"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_early", b"_early", "_offer", b"_offer", "_rows", b"_rows", "early", b"early", "offer", b"offer", "rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offer", b"_offer", "_rows", b"_rows", "closes", b"closes", "offer", b"offer", "opens", b"opens", "rows", b"rows", "sequence_number", b"sequence_number", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_early", b"_early", "_offer", b"_offer", "_rows", b"_rows", "closes", b"closes", "early", b"early", "offer", b"offer", "opens", b"opens", "rows", b"rows", "sequence_number", b"sequence_number", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__early: _TypeAlias = _typing.Literal["early"]  # noqa: Y015
+    _WhichOneofArgType__early: _TypeAlias = _typing.Literal["_early", b"_early"]  # noqa: Y015
     _WhichOneofReturnType__offer: _TypeAlias = _typing.Literal["offer"]  # noqa: Y015
     _WhichOneofArgType__offer: _TypeAlias = _typing.Literal["_offer", b"_offer"]  # noqa: Y015
     _WhichOneofReturnType__rows: _TypeAlias = _typing.Literal["rows"]  # noqa: Y015
     _WhichOneofArgType__rows: _TypeAlias = _typing.Literal["_rows", b"_rows"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__early) -> _WhichOneofReturnType__early | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__offer) -> _WhichOneofReturnType__offer | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rows) -> _WhichOneofReturnType__rows | None: ...
 
 Global___StepRequest: _TypeAlias = StepRequest  # noqa: Y015
+
+@_typing.final
+class EarlyStep(_message.Message):
+    """A pass of the target that runs: what it chooses will be in shared memory, where the draft's GPU may
+    wait for it and go on. The message that asks for the step comes when the pass has ended, says all
+    that it always says, and is answered by what began where that is what it asks for.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    width: _builtins.int
+    """Ids of each in the pass."""
+    draft_tokens: _builtins.int
+    """Proposals to make for each."""
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Sessions in the order of the pass."""
+
+    @_builtins.property
+    def slot(self) -> _tensor_pb2.MemorySlot:
+        """Where: [sessions, width + 2] int32, in each row first the accepted ids behind the current one
+        (below 0: none can be chosen), then the token after them; from the next multiple of 256 bytes
+        on the projected rows [sessions * width, hidden] of all ids. The 4 bytes at 1024 + 4 * slot of
+        the memory become sequence_number modulo 2^32 when they are there.
+        """
+
+    def __init__(
+        self,
+        *,
+        sessions: _abc.Iterable[_builtins.int] | None = ...,
+        width: _builtins.int = ...,
+        draft_tokens: _builtins.int = ...,
+        slot: _tensor_pb2.MemorySlot | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["slot", b"slot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_tokens", b"draft_tokens", "sessions", b"sessions", "slot", b"slot", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EarlyStep: _TypeAlias = EarlyStep  # noqa: Y015
 
 @_typing.final
 class MemoryOffer(_message.Message):

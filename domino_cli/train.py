@@ -58,6 +58,7 @@ def execute(args: argparse.Namespace) -> int:
 
         return 0 if smoke(print) else 1
     from serving.device import open_device
+    from training.checkpoint import iterations
     from training.config import load_config
     from training.ranks import join, own_device
     from training.session import open_session
@@ -70,8 +71,13 @@ def execute(args: argparse.Namespace) -> int:
     if ranks.rank > 0:
         open_session(config, lambda line: None, ranks=ranks).run(lambda line: None)
         return 0
-    bar = Bar(config.steps)
-    folder = open_session(config, say, ranks=ranks).run(say, tick=bar.draw)
+    bar, session = Bar(config.steps), open_session(config, say, ranks=ranks)
+    try:
+        folder = session.run(say, tick=bar.draw)
+    except KeyboardInterrupt:
+        kept = max(iterations(config.output), default=0)
+        say(f"stopped at step {session.trainer.step}; the same command goes on behind step {kept}")
+        raise
     bar.clear()
     say(f"exported to {folder}")
     print(folder)

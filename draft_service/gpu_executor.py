@@ -109,7 +109,7 @@ class GpuExecutor:
         where it began; None where no graph takes them."""
         if len(parts) > self._graphs.most or verified.out.device != self._model.device:
             return None
-        step = self._graphs.holding(parts[0].mode, len(parts), max(count, verified.width - 1))
+        step = self._graphs.holding(parts[0].mode, len(parts), count)
         self._count(0, len(parts))
         return BegunStep(step, parts, verified)
 

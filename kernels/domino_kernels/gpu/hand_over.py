@@ -117,7 +117,8 @@ def _blocks_kernel(out, positions, ids, block_positions, block_slots, first, las
 
 
 def hand_over(verified: Verified, inputs: DraftInputs, count: int) -> Tensor:
-    """The first `count` sequences of the verify step are those of the draft step, in its order.
+    """The first `count` sequences of the verify step are those of the draft step, in its order, and
+    each accepts fewer than `most` proposals.
 
     Returns told [batch, 2 + most] int32: rows taken of each, its current token, and for each row
     whether it is all numbers; one that is not is left out. Where logits were no numbers, and beyond
@@ -125,7 +126,6 @@ def hand_over(verified: Verified, inputs: DraftInputs, count: int) -> Tensor:
     """
     batch, block = inputs.ids.shape
     most, hidden = len(inputs.new_slots) // batch, inputs.rows.shape[1]
-    assert verified.width <= most, "every row of a verify step has its place"
     told = torch.empty(batch, 2 + most, dtype=torch.int32, device=inputs.ids.device)
     pages, page = inputs.table.shape[1], inputs.page_size
     options = launch_options(inputs.ids, early=False)

@@ -13,6 +13,7 @@ from domino_kernels.rollout import DominoRollout
 from domino_kernels.rollout_base import BaseRollout
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.gpu_executor import GpuExecutor as GpuDraftExecutor
+from draft_service.gpu_rollout import CERTIFIED_BATCH
 from draft_service.gpu_step import batch_buckets
 from verify_service.gpu_executor import GpuExecutor
 from verify_service.gpu_target import GpuTarget
@@ -43,8 +44,14 @@ class GpuPair:
         verify = self._executor(target, pages, max_sequences, widths)
         config, head = qwen3_8b_domino(), generate(QWEN3_8B, device="cuda")
         most = batch_buckets(max_sequences)[-1]
-        domino = DominoRollout(
-            head.weights, head.lm_head, head.embedding, 0, most, proposals=config.max_draft_tokens
+        domino = DominoRollout(  # as the draft service makes it by default
+            head.weights,
+            head.lm_head,
+            head.embedding,
+            "certified",
+            most,
+            proposals=config.max_draft_tokens,
+            certified_batch=CERTIFIED_BATCH,
         )
         model = random_draft(config, head.embedding)
         draft = GpuDraftExecutor(

@@ -2,12 +2,16 @@
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_verify_tree import add_argument as add_tree_argument
+from benchmarks.gpu_verify_tree import imported_tree
 from benchmarks.provenance import Origin, cpu
 from tests.chaos.cancels import storm
 from tests.chaos.cluster import cluster
@@ -90,7 +94,15 @@ def _rolling(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -
 def _soak(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
     weights = other_weights(tokenizer.parent / "other-draft"), DOMINO_SHIFT
     with cluster(tokenizer, drafts=2, **ROOM) as services:
-        return soak(services, cases, args.soak_s, args.seed, weights)
+        return soak(services, cases, args.soak_s, args.seed, weights, _signalled())
+
+
+def _signalled() -> threading.Event:
+    """Set by Ctrl-C or SIGTERM: a soak that was stopped is a shorter one."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 def _device_storm(
@@ -148,6 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="results of earlier runs, to be kept with these",
     )
+    add_tree_argument(parser)
     args = parser.parse_args(argv)
     if unknown := set(args.runs) - set(RUNS):
         parser.error(f"unknown runs {', '.join(sorted(unknown))}; known: {', '.join(RUNS)}")
@@ -165,6 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(made))
     if args.json:
         kept = {"benchmark": "chaos", **origin.at_end(), "cpu": cpu().as_json()}
+        kept |= {"tree": imported_tree(args.tree)} if args.tree else {}
         kept |= {"figures": made, "parts": parts, "results": results}
         args.json.write_text(json.dumps(kept, indent=1) + "\n")
     return int(any(not figure["met"] for figure in made))

@@ -22,6 +22,7 @@ from tests.chaos.traffic import Case, Traffic
 CLIENTS = 6
 FROZEN_S = 25.0  # longer than two pings: the router gives the group up, which then comes back
 SAMPLE_S = 5.0
+TOLD_S = 60.0  # between two lines about how it goes
 LEAVERS = 12
 GROWTH = 1.05  # of resident memory from the second third to the last, beside ALLOWED_KIB
 ALLOWED_KIB = 8192
@@ -124,9 +125,18 @@ def is_flat(samples: Sequence[int]) -> bool:
 
 
 def soak(
-    cluster: Cluster, cases: Sequence[Case], seconds: float, seed: int, weights: Sequence[Path]
+    cluster: Cluster,
+    cases: Sequence[Case],
+    seconds: float,
+    seed: int,
+    weights: Sequence[Path],
+    stop: threading.Event | None = None,
 ) -> dict[str, Any]:
-    """Needs two verify groups and two drafts; weights: that one of the drafts is updated to."""
+    """Needs two verify groups and two drafts; weights: that one of the drafts is updated to.
+
+    stop: ends it early, with what was found until then.
+    """
+    stop, told_at = stop or threading.Event(), 0.0
     monkey, began = Monkey(cluster, cases, seed, weights), time.monotonic()
     survivors = [cluster.drafts[1], cluster.verifies[1], cluster.routers[0]]
     with (
@@ -134,7 +144,10 @@ def soak(
         Memory(survivors) as memory,
         Traffic(lambda: client, cases, CLIENTS, seed) as traffic,
     ):
-        while time.monotonic() - began < seconds:
+        while (elapsed := time.monotonic() - began) < seconds and not stop.is_set():
+            if elapsed >= told_at:
+                told_at = elapsed + TOLD_S
+                print(f"{elapsed:.0f} s: {_so_far(traffic, monkey)}", flush=True)
             monkey.act()
     leaks, failed = cluster.leaks(), traffic.failed()
     tokens = sum(len(answer.ids) for answer in traffic.answers)
@@ -149,3 +162,9 @@ def soak(
         "memory": memory.as_json(),
         "leaks": leaks,
     }
+
+
+def _so_far(traffic: Traffic, monkey: Monkey) -> str:
+    wrong, failed = len(traffic.wrong()), len(traffic.failed())
+    events = sum(monkey.counts.values())
+    return f"{len(traffic.answers)} answers, {wrong} wrong, {failed} failed, {events} events"

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from serving.draft_config import DraftConfig
@@ -12,6 +13,11 @@ from training.dataset import Document
 from training.session import Session, open_session
 from training.start import new_weights
 
+# PyTorch's compiler warns of its own parts, of gradients it looks at while it traces, and of
+# float32 products that are to stay exact.
+COMPILES = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore:TensorFloat32", "ignore:The .grad attribute"
+)
 MASK = 250
 SMALL: dict[str, Any] = {
     **{"target": TARGET, "data": Path("unused"), "mask_token_id": MASK, "block_size": 8},

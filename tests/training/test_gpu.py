@@ -20,11 +20,7 @@ from verify_service.config import VerifyConfig
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    # PyTorch's compiler warns of its own parts, of gradients it looks at while it traces, and of
-    # float32 products that are to stay exact.
-    pytest.mark.filterwarnings(
-        "ignore::DeprecationWarning", "ignore:TensorFloat32", "ignore:The .grad attribute"
-    ),
+    runs.COMPILES,
 ]
 
 

@@ -42,6 +42,7 @@ save_file(held, out / f"held-{ranks.rank}.safetensors")
 
 TWO_GPUS = [
     pytest.mark.gpu,
+    runs.COMPILES,
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
 ]
 

@@ -5,8 +5,10 @@ The work of a running step in; which of the next message it covers, and the step
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
@@ -25,6 +27,26 @@ class Proposals(Protocol):
     def ids(self) -> Tensor: ...
     @property
     def proposals(self) -> list[list[int]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """Those in such rows of a step's."""
+
+    of: Proposals
+    rows: list[int]
+
+    @property
+    def ids(self) -> Tensor:
+        every = self.of.ids
+        if self.rows == list(range(len(every))):
+            return every
+        rows = torch.tensor(self.rows, pin_memory=every.is_cuda)
+        return every.index_select(0, rows.to(every.device, non_blocking=True))
+
+    @property
+    def proposals(self) -> list[list[int]]:
+        return [self.of.proposals[row] for row in self.rows]
 
 
 @runtime_checkable
@@ -47,7 +69,7 @@ class EarlyDrafts:
     def __init__(self) -> None:
         self._link: EarlyLink | None = None
         self._sequences: list[Sequence] = []
-        self._asked: list[int] = []
+        self._asked: dict[int, int] = {}  # proposals by session
         self._proposals: Proposals | None = None
 
     @property
@@ -80,18 +102,21 @@ class EarlyDrafts:
         if self._link is None or link is not self._link:
             return False
         self._proposals = self._link.go_on(request)
-        self._asked = [step.draft_tokens for step in request.steps]
+        self._asked = {step.session: step.draft_tokens for step in request.steps}
         return self._proposals is not None
 
     def next_step(self, running: Seq[Sequence]) -> "tuple[list[Work], Proposals] | None":
-        """The step after this message's, where it is known but for its proposals: nobody has come
-        or gone. Ids of proposals stand for those on the device."""
+        """The step after this message's, where it is known but for its proposals: nobody has come.
+        Ids of proposals stand for those on the device."""
         proposals, self._proposals = self._proposals, None
-        if proposals is None or list(running) != self._sequences:
+        places = {id(sequence): row for row, sequence in enumerate(self._sequences)}
+        if proposals is None or not running or any(id(one) not in places for one in running):
             return None
-        if len(self._asked) != len(self._sequences):
-            return None
-        return [
-            Work(sequence=sequence, ids=[sequence.tokens[-1], *[0] * count], choices=1 + count)
-            for sequence, count in zip(self._sequences, self._asked, strict=True)
-        ], proposals
+        work: list[Work] = []
+        for sequence in running:
+            if not sequence.draft or sequence.draft.session not in self._asked:
+                return None
+            count = self._asked[sequence.draft.session]
+            ids = [sequence.tokens[-1], *[0] * count]
+            work.append(Work(sequence=sequence, ids=ids, choices=1 + count))
+        return work, Some(proposals, [places[id(sequence)] for sequence in running])

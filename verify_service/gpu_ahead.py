@@ -5,9 +5,11 @@ the rows of sequences that did end are dropped: their pages' next owner writes l
 drafted step it is known once that is committed, but for the proposals, which are on the device.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
+from verify_service.early_drafts import Proposals
 from verify_service.gpu_step import Answer, Step
 from verify_service.scheduler import Work
 from verify_service.sequence import Sequence
@@ -23,11 +25,14 @@ class Ahead:
     starts: list[int]
     pages: list[int]
     ids: list[list[int]] = field(default_factory=list)  # of each row, once they are known
+    drafted: Callable[[], list[list[int]]] | None = None  # gives them when the draft is done
 
     def row(self, item: Work) -> int | None:
         """The row that runs this very item; None when there is none."""
         sequence = item.sequence
         row = self.rows.get(id(sequence))
+        if self.drafted and not self.ids:
+            self.ids = self.drafted()
         if row is None or item.choices != len(item.ids) or not self.ids:
             return None
         page = sequence.pages[item.start // self.step.bucket.page_size]
@@ -50,14 +55,22 @@ def next_step(work: Seq[Work], step: Step) -> Ahead | None:
     )
 
 
-def drafted_step(work: Seq[Work], step: Step, answer: Answer) -> Ahead:
+def drafted_step(work: Seq[Work], proposals: Proposals, step: Step, answer: Answer) -> Ahead:
     """That of `work`, which was launched as it is but for its proposals."""
     size = step.bucket.page_size
+
+    def drafted() -> list[list[int]]:
+        return [
+            [item.ids[0], *ids[: len(item.ids) - 1]]
+            for item, ids in zip(work, proposals.proposals, strict=True)
+        ]
+
     return Ahead(
         step=step,
         answer=answer,
         rows={id(item.sequence): row for row, item in enumerate(work)},
         starts=[item.start for item in work],
+        drafted=drafted,
         pages=[item.sequence.pages[item.start // size] for item in work],
     )
 

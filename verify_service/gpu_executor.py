@@ -76,7 +76,6 @@ class GpuExecutor(Executor):
         self._ahead: Ahead | None = None
         self._step: Step | None = None  # the last one launched
         self._going: Answer | None = None  # what it was followed by on this rank, if told to
-        self._awaited: tuple[Seq[Work], Proposals] | None = None  # of the step ahead, if drafted
         self.launched: Verified | None = None
         self._drafts = GpuProjections(target)
         self._prompts = PromptGraphs(target, self._kv, self._table, pages=longest, rows=prompt_rows)
@@ -90,7 +89,6 @@ class GpuExecutor(Executor):
         self.launched = None
         if not self._overlap or not self._fits(work):
             return partial(self.run, work)
-        self._learn_proposals()
         rows = [self._ahead.row(item) for item in work] if self._ahead else [None]
         if None in rows and any(row is not None for row in rows):
             return partial(self.run, work)
@@ -140,17 +138,7 @@ class GpuExecutor(Executor):
         if self._overlap and room and self._fits(work):
             with torch.inference_mode():
                 answer, step = self._graphs.launch(work, proposals.ids, self.pretend)
-            self._ahead, self._awaited = drafted_step(work, step, answer), (work, proposals)
-
-    def _learn_proposals(self) -> None:
-        """Those that a step was started ahead with, now that the draft is done with them."""
-        if self._ahead and self._awaited:
-            work, proposals = self._awaited
-            self._ahead.ids = [
-                [*item.ids[:1], *ids[: len(item.ids) - 1]]
-                for item, ids in zip(work, proposals.proposals, strict=True)
-            ]
-        self._awaited = None
+            self._ahead = drafted_step(work, proposals, step, answer)
 
     def _fits(self, work: Seq[Work]) -> bool:
         """Whether one graph runs it all."""
@@ -164,15 +152,16 @@ class GpuExecutor(Executor):
     @torch.inference_mode()
     def run(self, work: Seq[Work]) -> list[Chosen]:
         """Runs all positions of `work`; per item, what the target says after its last ids."""
-        self._learn_proposals()
         batch, width = self._graphs.most
         ahead, self._ahead = self._ahead, None
         steps: list[int] = []
         rest: list[int] = []
         chosen: dict[int, Chosen] = {}
+        found: list[list[int]] = []
         for i, item in enumerate(work):
             if ahead and (row := ahead.row(item)) is not None:
-                chosen[i] = self._chosen([item], [ahead.answer()[row]], 1)[0]
+                found = found or ahead.answer()
+                chosen[i] = self._chosen([item], [found[row]], 1)[0]
             else:
                 (steps if fits_graph(item, width) else rest).append(i)
         self.num_graph += len(steps) + len(chosen)

@@ -11,21 +11,21 @@ import numpy as np
 from domino_kernels.attention import Span, Visibility
 from domino_kernels.gpu.hand_over import DraftInputs, Verified, hand_over
 
-PAGE, HIDDEN, BLOCK, WIDTH, BATCH, MASK = 4, 12, 6, 4, 4, 99
+PAGE, HIDDEN, BLOCK, WIDTH, BATCH, MASK = 4, 12, 6, 7, 4, 99
 rules = [Visibility(causal=False, window=5, window_moves=False),
          Visibility(causal=True, window=3), Visibility(causal=True)]
 for used in (slice(1, 5), slice(0, 4)):
     most, ints = 5, {"dtype": torch.int32}
     # accepted, bonus, choices of four sequences: the third's logits are no numbers, the fourth's
-    # second row neither; a fifth place of the verify step is not the draft's
-    out = torch.tensor([[2, 70, 0, 0, 0, 0], [0, 71, 0, 0, 0, 0], [-1, 72, 0, 0, 0, 0],
-                        [3, 73, 0, 0, 0, 0]], **ints)
+    # second row neither; the verify step is wider than a draft can accept
+    out = torch.tensor([[2, 70, *[0] * 7], [0, 71, *[0] * 7], [-1, 72, *[0] * 7],
+                        [3, 73, *[0] * 7]], **ints)
     starts, pages = [7, 13, 2, 4], [[3, 8, 1, 5, 0], [2, 9, 4, 7, 6], [10, 11, 12, 0, 0],
                                     [14, 15, 16, 0, 0]]
     positions = torch.tensor([[s + j for j in range(WIDTH)] for s in starts], **ints)
-    slots = torch.randperm(40)[:16].to(torch.int32)
+    slots = torch.randperm(40)[:28].to(torch.int32)
     rows = torch.randn(40, HIDDEN)
-    rows[slots[13]] = float("inf")
+    rows[slots[3 * WIDTH + 1]] = float("inf")
     inputs = DraftInputs(
         ids=torch.empty(BATCH, BLOCK, **ints), positions=torch.empty(BATCH, BLOCK, **ints),
         slots=torch.empty(BATCH, BLOCK, **ints), rules=rules,

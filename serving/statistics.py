@@ -4,10 +4,12 @@ from domino_serve.v1 import speculation_pb2 as spec
 
 
 def count_step(stats: spec.SpeculationStats, step: spec.StepStats, emitted: int) -> None:
-    """Adds one verify step of which `emitted` tokens are kept, accepted ones first."""
+    """Adds one verify step of which `emitted` tokens are kept, accepted ones first; or as many
+    plain steps as there are tokens, one of each."""
     accepted = min(step.accepted_tokens, emitted)
-    stats.verify_steps += 1
-    stats.plain_steps += step.proposed_tokens == 0
+    plain = 0 if step.proposed_tokens else emitted
+    stats.verify_steps += plain or 1
+    stats.plain_steps += plain
     stats.proposed_tokens += step.proposed_tokens
     stats.accepted_tokens += accepted
     stats.step_tokens += emitted

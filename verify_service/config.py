@@ -72,6 +72,12 @@ class VerifyConfig(ServiceOptions):
         "then needs a device of its own; auto where the costs of steps say that it pays, for "
         "--width-policy auto on a GPU",
     )
+    stream_interval_s: float | None = field(
+        None,
+        help="plain steps' tokens that come sooner after a request's last message wait and share "
+        "one: routers and clients take some thousands of messages a second (default: 0.003 on a "
+        "GPU, else 0)",
+    )
     overlap: bool = field(
         True,
         help="the next step starts before the last one's tokens are sent; --no-overlap is for "
@@ -111,6 +117,8 @@ class VerifyConfig(ServiceOptions):
         if self.timeline and not os.access(self.timeline.absolute().parent, os.W_OK):
             raise OptionError("timeline", str(self.timeline), "cannot be written; name a folder")
         check_seconds(self, "draft_step_s", "draft_timeout_s", "step_timeout_s", "grace_s")
+        if self.stream_interval_s is not None:
+            check_seconds(self, "stream_interval_s", or_zero=True)
         if self.spin_s is not None:
             check_seconds(self, "spin_s", or_zero=True)
         if self.width > 1 and self.draft is None:

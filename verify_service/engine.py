@@ -49,8 +49,10 @@ class Engine:
         widths: WidthPolicy | None = None,
         synthetic: SyntheticAcceptance | None = None,
         overlap: bool = True,
+        interval_s: float = 0.0,
     ) -> None:
-        """widths: as each request's plan says, without it. overlap: tokens are sent late."""
+        """widths: as each request's plan says, without it. overlap: tokens are sent late, those of
+        plain steps `interval_s` after the last message at least."""
         self._executor, self.scheduler, self.drafting = executor, scheduler, drafting
         self._widths, self._synthetic = widths or PlannedWidth(), synthetic
         self._overlap, self._halves = overlap, Halves(drafting)
@@ -60,7 +62,8 @@ class Engine:
         # Set while nothing runs: pages are free, and so are the sessions at living drafts.
         self.idle = threading.Event()
         self.commands = Commands()
-        self._unsent: list[Sequence] = []
+        self._unsent: dict[Sequence, None] = {}
+        self._interval_ns = round(interval_s * 1e9)
         self._live = LiveRequests(scheduler.max_sequences + max_waiting)
         self.idle_checks = 0
         self.step_began: float | None = None  # for serving.watchdog
@@ -70,10 +73,8 @@ class Engine:
         on_failure: Callable[[], None] = lambda: None,
         compute: ComputeThread | None = None,
     ) -> None:
-        """Starts the loop in `compute`, best the thread that loaded the model.
-
-        `on_failure` is called there when the engine cannot go on.
-        """
+        """Starts the loop in `compute`, best the thread that loaded the model; `on_failure` is
+        called there when the engine cannot go on."""
         self._on_failure = on_failure
         self._done = (compute or ComputeThread("verify-engine")).start(self._loop)
 
@@ -195,7 +196,7 @@ class Engine:
             self._first_proposals.count(sequence.proposals[0] == chosen.ids[0])
         if reason := sequence.commit(item.ids, chosen):
             self._finish(sequence, reason)
-        self._unsent.append(sequence)
+        self._unsent[sequence] = None
 
     def _draft(self, work: list[Work], clock: StepClock) -> list[draft_pb2.DraftTimings]:
         """What was committed out, the next proposals in."""
@@ -214,10 +215,11 @@ class Engine:
         self._send_chunks()
 
     def _send_chunks(self) -> None:
-        for sequence in self._unsent:
-            with self._ending_alone(sequence):
-                sequence.send()
-        self._unsent.clear()
+        for sequence in list(self._unsent):
+            if sequence.is_due(self._interval_ns):
+                del self._unsent[sequence]
+                with self._ending_alone(sequence):
+                    sequence.send()
 
     @contextmanager
     def _ending_alone(self, sequence: Sequence) -> Iterator[None]:

@@ -28,6 +28,8 @@ from verify_service.synthetic import SyntheticAcceptance, parse_rates
 from verify_service.table_width import TableWidth
 from verify_service.width_policy import AutoWidth, PlannedWidth, WidthPolicy
 
+GPU_INTERVAL_S = 0.003  # about what thirty streams of a router and a client keep up with
+
 log = logging.getLogger(__name__)
 
 
@@ -90,6 +92,7 @@ def load(config: VerifyConfig) -> Loaded:
         widths=_widths(config, info.default_draft_tokens, executor),
         synthetic=synthetic,
         overlap=config.overlap,
+        interval_s=_interval_s(config),
     )
     log.info(
         "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size
@@ -111,6 +114,12 @@ def load(config: VerifyConfig) -> Loaded:
         updates=updates,
         end=executor.end if isinstance(executor, LeadingExecutor) else lambda: None,
     )
+
+
+def _interval_s(config: VerifyConfig) -> float:
+    if config.stream_interval_s is not None:
+        return config.stream_interval_s
+    return 0.0 if torch.device(own_device(config.device)).type == "cpu" else GPU_INTERVAL_S
 
 
 def _width(config: VerifyConfig, draft: DraftConfig) -> int:

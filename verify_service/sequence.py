@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1 import verify_pb2
@@ -13,6 +14,8 @@ from verify_service.acceptance_history import AcceptanceHistory
 from verify_service.draft_link import DraftLink
 from verify_service.sampling import SamplingParams
 from verify_service.speculation import STEP_COUNTS
+
+PLAIN: Final = (0, 0)  # proposed, accepted: a step of one token
 
 Event = verify_pb2.VerifyChunk | verify_pb2.VerifyComplete | verify_pb2.BlockScore | ServingError
 
@@ -103,6 +106,7 @@ class Sequence:
     timings: spec.RequestTimings = field(default_factory=spec.RequestTimings)
     arrived_ns: int = field(default_factory=time.monotonic_ns)
     prompt_len: int = field(init=False)
+    _sent_ns: int = field(init=False, default=0)
     _unsent: tuple[list[int], tuple[int, int] | None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -180,11 +184,18 @@ class Sequence:
         STEP_COUNTS.add(len(ids) - 1, accepted)
         return self._keep(chosen.ids[: accepted + 1], (len(ids) - 1, accepted))
 
+    def is_due(self, interval_ns: int) -> bool:
+        """Whether to `send` now: tokens of plain steps may wait for those after them, so long after
+        the last message."""
+        waits = self._unsent is not None and self._unsent[1] == PLAIN
+        return not waits or time.monotonic_ns() - self._sent_ns >= interval_ns
+
     def send(self) -> None:
         """Emits what `commit` kept; best while the next pass runs on a device."""
         if self._unsent is None:
             return
         (kept, counts), self._unsent = self._unsent, None
+        self._sent_ns = time.monotonic_ns()
         step = (
             spec.StepStats(proposed_tokens=counts[0], accepted_tokens=counts[1]) if counts else None
         )
@@ -200,9 +211,12 @@ class Sequence:
         self, choices: list[int], counts: tuple[int, int] | None
     ) -> spec.FinishReason.ValueType:
         """Appends tokens up to the first stop id or the cap. counts: proposed, accepted."""
-        assert self._unsent is None, "sent before the next commit"
         kept, reason = self._append(choices)
-        self._unsent = kept, counts
+        if self._unsent and self._unsent[1] == counts == PLAIN:
+            self._unsent[0].extend(kept)
+        else:
+            self.send()
+            self._unsent = kept, counts
         return reason
 
     def _append(self, choices: list[int]) -> tuple[list[int], spec.FinishReason.ValueType]:

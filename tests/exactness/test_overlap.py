@@ -27,12 +27,13 @@ def answers(running: InProcess) -> list[list[int]]:
 
 
 def test_no_overlap_changes_no_token() -> None:
-    """Tokens sent late that were taken for another step's: with --no-overlap none are."""
+    """Tokens sent late that were taken for another step's: with --no-overlap none are. Those that
+    wait for others of their request are sent all the same."""
     found = []
-    for overlap in (True, False):
-        with engines(TARGET, DRAFT, overlap=overlap) as running:
+    for options in ({"overlap": True}, {"overlap": False}, {"stream_interval_s": 9}):
+        with engines(TARGET, DRAFT, **options) as running:
             found.append(answers(running))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.gpu

@@ -115,3 +115,21 @@ def test_any_step(choices: list[int], accepted: int, max_tokens: int, stops: set
     assert stats.accepted_tokens == min(accepted, len(kept))
     taken = stats.accepted_tokens
     assert list(stats.accepted_by_position) == [int(j < taken) for j in range(len(proposals))]
+
+
+def test_plain_steps_share_a_message_and_a_drafted_step_has_its_own() -> None:
+    """Tokens that are lost, doubled or out of order when they wait; steps counted wrongly."""
+    events: list[Event] = []
+    sequence = decoding(50, set(), events)
+    assert sequence.is_due(0) and sequence.is_due(10**12), "nothing waits"
+    for token in (1, 2):
+        sequence.commit([0], Chosen(ids=[token]))
+        assert sequence.is_due(0) and not sequence.is_due(10**12)
+    sequence.commit([2, 3], Chosen(ids=[3, 4]))
+    assert sequence.is_due(10**12), "a drafted step's tokens do not wait"
+    sequence.send()
+    chunks = [event for event in events if isinstance(event, verify_pb2.VerifyChunk)]
+    assert [list(chunk.token_ids) for chunk in chunks] == [[0], [1, 2], [3, 4]]
+    assert [chunk.step.proposed_tokens for chunk in chunks] == [0, 0, 1]
+    done = sequence.complete(spec.FINISH_REASON_LENGTH).speculation
+    assert (done.verify_steps, done.plain_steps, done.step_tokens) == (3, 2, 4)

@@ -170,7 +170,9 @@ class VerifyChunk(_message.Message):
 
     @_builtins.property
     def step(self) -> _speculation_pb2.StepStats:
-        """What the step did; unset for the token that came out of the prompt's pass."""
+        """What the step did; unset for the token that came out of the prompt's pass. Tokens of several
+        plain steps may share a chunk: one each.
+        """
 
     @_builtins.property
     def speculation(self) -> _speculation_pb2.SpeculationStats:

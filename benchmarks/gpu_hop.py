@@ -37,7 +37,8 @@ DOMINO = LENGTHS[spec.MODE_DOMINO]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HopStack(StackConfig):
-    """way: "grpc" where steps go by gRPC although services share a host; turn: of ping-pong."""
+    """way: "grpc" where steps go by gRPC although services share a host, "in-process" where verify
+    and draft are one; turn: of ping-pong."""
 
     way: str
     turn: str
@@ -56,7 +57,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--draft-device", help="the draft's, if another")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--ways", default="socket,grpc")
+    parser.add_argument("--ways", default="socket,grpc", help="and in-process")
     parser.add_argument("--ping-pong", default="off", help="off, auto, always, comma-separated")
     parser.add_argument("--concurrency", default="1,8,32", help="of these")
     parser.add_argument("--cycle", type=Path, help="result of benchmarks.gpu_cycle, for the hop")
@@ -93,6 +94,7 @@ def measured(args: argparse.Namespace, way: str, turn: str) -> Iterator[dict[str
             config = HopStack(
                 way=way,
                 turn=turn,
+                data_plane="in-process" if way == "in-process" else None,
                 target=args.pair / "target",
                 draft=args.pair / "draft",
                 mode="domino",
@@ -141,16 +143,18 @@ def figures(
 ) -> Iterator[dict[str, Any]]:
     """The issue's, by the socket; hops only where the one process' times are known."""
     cycles = {row["concurrency"]: row["ms"] for row in inside if row["arm"] == "domino"}
-    where = "one GPU" if devices["verify"] == devices["draft"] else "two GPUs"
+    places = "one GPU" if devices["verify"] == devices["draft"] else "two GPUs"
     for row in rows:
         count, ms = row["concurrency"], float(row["ms"])
-        if row["way"] != "socket" or row["ping_pong"] != "off":
+        if row["way"] == "grpc" or row["ping_pong"] != "off":
             continue
+        where = "one process" if row["way"] == "in-process" else places
         theirs = LENGTHS[spec.MODE_DFLASH][count] / VLLM_MS[count]
         ratio = DOMINO[count] / ms / theirs
-        name = f"domino_over_vllm_dflash_services_c{count}"
+        kind = "one_process" if row["way"] == "in-process" else "services"
+        name = f"domino_over_vllm_dflash_{kind}_c{count}"
         yield figure(name, ratio, f"ratio ({where}", OVER_VLLM[count], lower=False)
-        if count in cycles and count in HOP_MS:
+        if row["way"] == "socket" and count in cycles and count in HOP_MS:
             hop = ms - cycles[count]
             yield figure(f"hop_ms_8b_c{count}", hop, f"ms ({where}", HOP_MS[count], lower=True)
 

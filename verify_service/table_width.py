@@ -21,7 +21,7 @@ GAIN: Final = 1.02  # by how much another width must be better to be taken
 LOOKED_AT: Final = 16  # sequences whose own acceptance counts; the others are taken for alike
 FIRST_PROBE, LAST_PROBE = 256, 2048  # plain steps between two looks whether drafts pay again
 PROBE_STEPS: Final = 4
-TRIES: Final = 4  # drafted steps of each width, at a mode's first
+TRIES: Final = 4  # drafted steps of each width one after another, at a mode's first
 SMOOTHING: Final = 0.1
 OUTLIER: Final = 3.0  # times the expected: another process had the device, or pages were compiled
 
@@ -57,7 +57,9 @@ class TableWidth:
             return self._current
         self._mode = most_frequent_mode(drafted)
         self._running, self._context = len(sequences), sum(s.kv_len for s in sequences)
-        untried = self._untried.setdefault(self._mode, TRIES * self._choices[1:])
+        untried = self._untried.setdefault(
+            self._mode, [choice for choice in self._choices[1:] for _ in range(TRIES)]
+        )
         self._steps += 1
         if self._current and self._steps % EVERY == 0:
             self._acceptance.remember(drafted[:LOOKED_AT])

@@ -1,14 +1,11 @@
 """Clients that leave and services that are killed, on GPUs: what rows travel in is given back too.
 
-Half of the services are victims. Memory and handles of the others, and of the whole device as its
-driver tells them, must be what they were before.
+Half of the services are victims. Handles of all are to be what they were before, and the memory of
+the others is not to grow from blow to blow.
 """
 
 import itertools
-import os
 import random
-import re
-import subprocess
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from threading import Event
 from typing import Any, Final
-from urllib.request import urlopen
 
 import grpc
 
@@ -24,6 +20,7 @@ from domino_client import Client, RequestArgs
 from domino_serve.v1 import verify_pb2, verify_pb2_grpc
 from serving.channel import channel
 from serving.transport.plane import NAMES
+from tests.chaos import device_memory
 from tests.chaos.cancels import leave
 from tests.chaos.cluster import CALL_S, Cluster, Member, until
 from tests.chaos.traffic import Case, Traffic, ask
@@ -31,9 +28,6 @@ from tests.chaos.traffic import Case, Traffic, ask
 LEAVERS, NEIGHBOURS, AT_ONCE = 4, 3, 8
 PAUSES_S: Final = (0.5, 2.5)  # between two blows
 MESH_S: Final = 60.0
-_SAMPLE: Final = re.compile(
-    r'^domino_(gpu_memory_bytes|cuda_ipc_handles)\{kind="(\w+)"\} (\S+)$', re.MULTILINE
-)
 Counts = dict[str, int]
 
 
@@ -48,12 +42,12 @@ def storm_of_kills(
     with Client(router) as client:
         cases = _plainly(client, cases)
         _mesh(client, cluster, cases)
-        before, device_before = _usage(cluster), device_memory()
+        before = _usage(cluster)
         with Traffic(lambda: client, cases, NEIGHBOURS, seed) as traffic:
-            blows, left = _strike_all(client, cluster, cases, seconds, rng)
+            blows, left, memory = _strike_all(client, cluster, cases, seconds, rng)
         leaks = cluster.leaks()
         _mesh(client, cluster, cases)
-        after, device_after = _usage(cluster), device_memory()
+        after = _usage(cluster)
     return {
         "blows": blows,
         "left": left,
@@ -65,7 +59,7 @@ def storm_of_kills(
         "planes": sorted({plane for member in cluster.verifies for plane in _planes(member)}),
         "before": before,
         "more": {m: {n: after[m][n] - before[m][n] for n in before[m]} for m in before},
-        "device_mib": {"before": device_before, "after": device_after},
+        "memory_mib": memory,
     }
 
 
@@ -79,8 +73,11 @@ def _plainly(client: Client, cases: Sequence[Case]) -> list[Case]:
 
 def _strike_all(
     client: Client, cluster: Cluster, cases: Sequence[Case], seconds: float, rng: random.Random
-) -> tuple[Counts, Counts]:
-    """How often which victim was struck, and in which phases clients left meanwhile."""
+) -> tuple[Counts, Counts, dict[str, list[int]]]:
+    """How often which victim was struck, in which phases clients left meanwhile, and the survivors'
+    GPU memory after each blow."""
+    survivors = [cluster.drafts[1], cluster.verifies[1]]
+    memory: dict[str, list[int]] = {}
     draft, verify = cluster.drafts[0], cluster.verifies[0]
     blows = itertools.cycle(
         [("draft killed", [draft]), ("verify killed", [verify]), ("both killed", [verify, draft])]
@@ -98,6 +95,10 @@ def _strike_all(
                 time.sleep(rng.uniform(*PAUSES_S))
                 _restart(victims)
                 struck[name] = struck.get(name, 0) + 1
+                for member in survivors:
+                    for kind, count in device_memory.usage(member).items():
+                        if kind.endswith("mib"):
+                            memory.setdefault(f"{member.module} {kind}", []).append(count)
                 print(f"{name}, {end - time.monotonic():.0f} s left", flush=True)
         finally:
             over.set()
@@ -105,7 +106,7 @@ def _strike_all(
     for leaver in leavers:
         for phase, count in leaver.result().items():
             left[phase] = left.get(phase, 0) + count
-    return struck, left
+    return struck, left, memory
 
 
 def _restart(victims: Sequence[Member]) -> None:
@@ -152,28 +153,8 @@ def _planes(member: Member) -> list[str]:
 
 
 def _usage(cluster: Cluster) -> dict[str, Counts]:
-    """Of each process by its place; GPU memory and handles as its own metrics tell them."""
+    """Of each process by its place."""
     return {
-        f"{i} {member.module}": member.usage() | _of_the_device(member)
+        f"{i} {member.module}": member.usage() | device_memory.usage(member)
         for i, member in enumerate(cluster.members())
     }
-
-
-def _of_the_device(member: Member) -> Counts:
-    if not (port := member.options.get("metrics_port")):
-        return {}
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=CALL_S) as page:
-        samples = _SAMPLE.findall(page.read().decode())
-    return {f"{name}_{kind}": round(float(value)) for name, kind, value in samples}
-
-
-def device_memory() -> list[int]:
-    """MiB in use by everybody, of each GPU that this process may use; nothing without a driver."""
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        query.append(f"--id={chosen}")
-    try:
-        found = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    return [int(line) for line in found.split()]

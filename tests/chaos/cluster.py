@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,6 @@ from domino_cli.stack import flags
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2, verify_pb2_grpc
 from serving.channel import channel
 from serving.transport.segment import FOLDER, PREFIX
-from tests.chaos.pinging import USUAL_S
 from tests.recorded_models import DOMINO_SHIFT, TARGET
 
 START_S: Final = 180.0
@@ -37,11 +36,14 @@ def free_port() -> int:
 
 @dataclass(slots=True)
 class Member:
-    """One place in the cluster; its process may come and go."""
+    """One place in the cluster; its process may come and go.
+
+    through: a module, and its arguments, that runs the service's in its place.
+    """
 
     module: str
     options: dict[str, object]
-    ping_s: float = USUAL_S
+    through: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: ServiceProcess | None = None
@@ -63,9 +65,7 @@ class Member:
         self.starts += 1
         self._events = queue.SimpleQueue()
         options = {**self.options, "port": self.port}
-        module, arguments = self.module, list(flags(options))
-        if self.ping_s != USUAL_S:
-            module, arguments = "tests.chaos.pinging", [str(self.ping_s), module, *arguments]
+        module, *arguments = (*self.through, self.module, *flags(options))
         self.process = ServiceProcess(
             self.module,
             module,
@@ -171,7 +171,7 @@ def cluster(
     drafts: int = 1,
     routers: int = 1,
     ranks: int = 1,
-    ping_s: float = USUAL_S,
+    ping_s: float | None = None,
     draft: Mapping[str, object] = MappingProxyType({}),
     measured: bool = False,
     **verify: object,
@@ -180,11 +180,12 @@ def cluster(
 
     A frozen peer is noticed after two pings. measured: drafts and groups have pages of metrics.
     """
+    through = ("tests.chaos.pinging", str(ping_s)) if ping_s else ()
     # Every step drafts: a policy would soon decode plainly where drafts are poor or slow.
     options = {**MODELS, "width_policy": "fixed", **verify}
-    groups = _members("verify_service", options, verifies, ping_s, measured)
+    groups = _members("verify_service", options, verifies, through, measured)
     options = {**MODELS, "max_sessions": 64, "ticket_ttl_s": 3, **draft}
-    seats = _members("draft_service", options, drafts, ping_s, measured)
+    seats = _members("draft_service", options, drafts, through, measured)
     front = {
         "target": tokenizer,
         "verify": ",".join(member.address for member in groups),
@@ -197,7 +198,7 @@ def cluster(
         followers = [
             Member("verify_service", groups[0].options, environment=other) for other in others
         ]
-    routers_ = [Member("router", dict(front), ping_s) for _ in range(routers)]
+    routers_ = [Member("router", dict(front), through) for _ in range(routers)]
     members = Cluster(groups, seats, routers_, followers)
     try:
         for member in members.members():
@@ -217,7 +218,11 @@ def cluster(
 
 
 def _members(
-    module: str, options: Mapping[str, object], count: int, ping_s: float, measured: bool
+    module: str,
+    options: Mapping[str, object],
+    count: int,
+    through: Sequence[str],
+    measured: bool,
 ) -> list[Member]:
     pages = [{"metrics_port": free_port()} if measured else {} for _ in range(count)]
-    return [Member(module, {**options, **page}, ping_s) for page in pages]
+    return [Member(module, {**options, **page}, through) for page in pages]

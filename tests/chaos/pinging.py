@@ -5,11 +5,8 @@ Ours do each ten seconds; gRPC does it each second at most.
 
 import runpy
 import sys
-from typing import Final
 
 from serving import channel
-
-USUAL_S: Final = 10.0
 
 if __name__ == "__main__":
     _, seconds, module, *sys.argv[1:] = sys.argv

@@ -89,8 +89,8 @@ class MappedEarly(_Places):
         self._waited[slot] = number
         chosen, rows = self._both(slot, sessions, width, hidden, dtype)
         return (
-            chosen.to(self._device, non_blocking=True),
-            rows.to(self._device, non_blocking=True),
+            chosen.to(self._device, non_blocking=True, copy=True),
+            rows.to(self._device, non_blocking=True, copy=True),
         )
 
     def is_written(self, slot: int) -> bool:

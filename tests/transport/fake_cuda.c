@@ -10,18 +10,30 @@ typedef struct { int records; } Event;
 typedef struct { uint64_t address; size_t size; } Block;
 
 static int depth, opened, events, refuses_pins;
-static uint64_t pinned;
-static size_t pinned_size;
+static Block pins[8];
 static char context;
+static int runs_on;
+static uint64_t held;
+static uint32_t held_value;
 static Block blocks[64];
 static int num_blocks;
 
 int fake_depth(void) { return depth; }
 int fake_opened(void) { return opened; }
 int fake_events(void) { return events; }
-size_t fake_pinned(void) { return pinned ? pinned_size : 0; }
+size_t fake_pinned(void) {
+  size_t found = 0;
+  for (int i = 0; i < 8; i++) found += pins[i].size;
+  return found;
+}
+void fake_run_on(void) { runs_on = 1; } /* flags are set by fake_end */
+void fake_end(void) { if (held) *(volatile uint32_t *)(uintptr_t)held = held_value; }
 void fake_refuse_pins(void) { refuses_pins = 1; }
-void fake_reset(void) { opened = events = num_blocks = refuses_pins = 0; pinned = 0; }
+void fake_reset(void) {
+  opened = events = num_blocks = refuses_pins = runs_on = 0;
+  memset(pins, 0, sizeof pins);
+  held = 0;
+}
 
 int cuInit(unsigned flags) { return flags ? INVALID_VALUE : OK; }
 
@@ -53,16 +65,34 @@ int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t address) {
 
 int cuMemHostRegister_v2(uint64_t address, size_t size, unsigned flags) {
   if (!depth) return INVALID_CONTEXT;
-  if (refuses_pins || pinned || address % 4096 || flags != 1) return INVALID_VALUE;
-  pinned = address;
-  pinned_size = size;
-  return OK;
+  if (refuses_pins || address % 4096 || flags != 1) return INVALID_VALUE;
+  for (int i = 0; i < 8; i++)
+    if (!pins[i].size) { pins[i] = (Block){address, size}; return OK; }
+  return INVALID_VALUE;
 }
 
 int cuMemHostUnregister(uint64_t address) {
-  if (!depth || address != pinned) return INVALID_VALUE;
-  pinned = 0;
+  for (int i = 0; depth && i < 8; i++)
+    if (pins[i].size && pins[i].address == address) { pins[i].size = 0; return OK; }
+  return INVALID_VALUE;
+}
+
+static int is_pinned(uint64_t address) {
+  for (int i = 0; i < 8; i++)
+    if (address >= pins[i].address && address + 4 <= pins[i].address + pins[i].size) return 1;
+  return 0;
+}
+
+int cuStreamWriteValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned flags) {
+  if (!depth || stream || flags || address % 4 || !is_pinned(address)) return INVALID_VALUE;
+  if (runs_on) held = address, held_value = value;
+  else *(volatile uint32_t *)(uintptr_t)address = value;
   return OK;
+}
+
+/* The wait itself is the tests': nothing of this driver takes time. */
+int cuStreamWaitValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned flags) {
+  return !depth || stream || flags || address % 4 || !is_pinned(address) ? INVALID_VALUE : OK;
 }
 
 static Handle handle_of(uint64_t value) {

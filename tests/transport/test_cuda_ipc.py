@@ -2,11 +2,8 @@
 
 import ctypes
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,40 +16,21 @@ from serving.transport.cuda_ipc import CudaPool, MappedCuda
 from serving.transport.plane import CUDA_IPC, INLINE
 from serving.transport.receiver import Receiver
 from serving.transport.sender import Sender
+from tests.transport.fake_driver import COMPILER, DEVICE, compiled, in_place
 from tests.transport.memory import COLUMNS, Pair, numbers
-
-SOURCE = Path(__file__).with_name("fake_cuda.c")
-COMPILER = shutil.which("cc")
-DEVICE = torch.device("cpu", 0)  # in the GPU's place, where torch puts tensors
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the fake driver is compiled")
 
 
-class NoEvent:
-    """Copies of the fake driver are done when they return."""
-
-    def record(self, stream: object) -> None: ...
-    def synchronize(self) -> None: ...
-
-
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    made = tmp_path_factory.mktemp("cuda") / "libcuda.so"
-    assert COMPILER is not None
-    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", str(made), str(SOURCE)], check=True)
-    return ctypes.CDLL(str(made))
+    return compiled(tmp_path_factory.mktemp("cuda"))
 
 
 @pytest.fixture(autouse=True)
-def driver(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
-    """In the place of libcuda; every context that was entered is left again."""
-    library.fake_reset()
-    stream = SimpleNamespace(cuda_stream=0, synchronize=lambda: None)
-    monkeypatch.setattr(cuda_driver, "_library", lambda: library)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    monkeypatch.setattr(torch.cuda, "Event", NoEvent)
-    yield library
-    assert library.fake_depth() == 0
+def driver(library: ctypes.CDLL) -> Iterator[ctypes.CDLL]:
+    with in_place(library):
+        yield library
 
 
 def pair(pool: CudaPool) -> Pair:

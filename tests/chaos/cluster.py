@@ -65,11 +65,11 @@ class Member:
         self.starts += 1
         self._events = queue.SimpleQueue()
         options = {**self.options, "port": self.port}
-        module, *arguments = (*self.through, self.module, *flags(options))
+        command = [*self.through, self.module, *flags(options)]
         self.process = ServiceProcess(
             self.module,
-            module,
-            arguments,
+            command[0],
+            command[1:],
             events=self._events,
             say=self.log.append,
             environment=self.environment,

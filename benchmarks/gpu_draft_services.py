@@ -3,7 +3,8 @@
 `python -m benchmarks.gpu_draft_services --target T --draft D --json FILE` starts, for each dtype, a
 stack with one draft process and one with --draft-tp 2, asks the demo's prompts plainly and drafted,
 then kills a rank of the draft while a request runs: the stream must go on, the group must end. The
-target is `--deterministic`, so that its answers do not depend on how many tokens it verifies.
+target is `--deterministic`, so that its answers do not depend on how many tokens it verifies, and
+its width fixed, so that it always drafts.
 """
 
 import argparse
@@ -54,7 +55,8 @@ def placed(options: argparse.Namespace) -> Iterator[list[Place]]:
             log: deque[str] = deque()
             config = StackConfig(
                 target=options.target, draft=options.draft, device=options.device, dtype=dtype,
-                kv_tokens=16384, max_sequences=8, deterministic=True, draft_tp=ranks,
+                kv_tokens=16384, max_sequences=8, deterministic=True, width_policy="fixed",
+                draft_tp=ranks,
             )  # fmt: skip
             stack = Stack(config, say=log.append)
             places.append(Place(dtype=dtype, ranks=ranks, stack=stack, log=log))

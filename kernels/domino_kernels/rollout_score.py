@@ -23,7 +23,7 @@ from .rollout_device import (
 @triton.jit
 def tile_scores(s, w2, base, v, e, request, batch, base_width, limit,
                 E: tl.constexpr):  # fmt: skip
-    """float32 base + W2 s of the tokens v < limit [N, T]; every mode's one arithmetic."""
+    """float32 base + W2 s of the tokens v < limit [N, T], in mode 0's arithmetic."""
     inside = (request < batch)[:, None] & (v < limit)[None, :]
     at = base + request[:, None] * base_width + v[None, :]
     scores = tl.load(at, inside, -float("inf"), eviction_policy="evict_first")
@@ -32,30 +32,44 @@ def tile_scores(s, w2, base, v, e, request, batch, base_width, limit,
 
 
 @triton.jit
+def _tokens_of(turn, PROGRAMS: tl.constexpr, TILES: tl.constexpr, T: tl.constexpr,
+               BACKWARD: tl.constexpr):  # fmt: skip
+    """A program's tokens of a turn [T]; beyond the last tile they are below 0 or no tokens."""
+    tile = turn * PROGRAMS + tl.program_id(0)
+    return (TILES - 1 - tile if BACKWARD else tile) * T + tl.arange(0, T)
+
+
+@triton.jit
 def _score_kernel(state, w2, base, keys, batch, state_width, base_width, first, V: tl.constexpr,
                   E: tl.constexpr, N: tl.constexpr, EP: tl.constexpr, T: tl.constexpr,
                   PROGRAMS: tl.constexpr, BACKWARD: tl.constexpr, STAGES: tl.constexpr,
                   PDL: tl.constexpr):  # fmt: skip
-    after_previous(PDL)
     request, e = tl.arange(0, N), tl.arange(0, EP)
-    live = request < batch
-    at = state + request[:, None] * state_width + e[None, :]
-    s = tl.load(at, live[:, None] & (e < E)[None, :], 0.0).to(w2.dtype.element_ty)
+    live, rows = (request < batch)[:, None], base + request[:, None] * base_width
     TILES: tl.constexpr = (V + T - 1) // T
+    # base logits are older than the kernel before; those of a turn are read during the one before
+    v = _tokens_of(0, PROGRAMS, TILES, T, BACKWARD)
+    logits = tl.load(rows + v[None, :], live & (v < V)[None, :], 0.0, eviction_policy="evict_first")
+    after_previous(PDL)
+    at = state + request[:, None] * state_width + e[None, :]
+    s = tl.load(at, live & (e < E)[None, :], 0.0).to(w2.dtype.element_ty)
     best_score = tl.full((N, T), -float("inf"), tl.float32)
     best_token = tl.full((N, T), V - 1, tl.int32)
     for turn in tl.range(0, (TILES + PROGRAMS - 1) // PROGRAMS, num_stages=STAGES):
-        tile = turn * PROGRAMS + tl.program_id(0)
-        limit = tl.where(tile < TILES, V, -0x7FFFFFFF)
-        place = TILES - 1 - tile if BACKWARD else tile
-        v = place * T + tl.arange(0, T)
-        scores = tile_scores(s, w2, base, v, e, request, batch, base_width, limit, E)
-        token = tl.broadcast_to(v[None, :], (N, T))
-        better = (scores > best_score) | ((scores == best_score) & (token < best_token))
+        v = _tokens_of(turn, PROGRAMS, TILES, T, BACKWARD)
+        inside = ((v >= 0) & (v < V))[None, :]
+        w = tl.load(w2 + v[None, :] * E + e[:, None], inside & (e < E)[:, None], 0.0)
+        u = _tokens_of(turn + 1, PROGRAMS, TILES, T, BACKWARD)
+        there = live & ((u >= 0) & (u < V))[None, :]
+        following = tl.load(rows + u[None, :], there, 0.0, eviction_policy="evict_first")
+        scores = logits + tl.dot(s, w, input_precision="ieee")
+        # the lowest id on ties: the walk meets ids in order, or in reverse
+        better = inside & ((scores >= best_score) if BACKWARD else (scores > best_score))
         best_score = tl.where(better, scores, best_score)
-        best_token = tl.where(better, token, best_token)
+        best_token = tl.where(better, v[None, :], best_token)
+        logits = following
     key = tl.max(pack_key(best_score, best_token + first), axis=1)
-    tl.store(keys + tl.program_id(0) * batch + request, key, live)
+    tl.store(keys + tl.program_id(0) * batch + request, key, request < batch)
 
 
 @triton.jit

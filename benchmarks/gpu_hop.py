@@ -32,23 +32,32 @@ LABEL = "RANDOM WEIGHTS, SYNTHETIC ACCEPTANCE, Qwen3-8B shapes, bfloat16, prompt
 HOP_MS = {1: 0.35, 32: 0.5}
 OVER_VLLM = {1: 1.08, 8: 1.12, 32: 1.03}
 ROUNDS = 3
+# The draft's options. In-process: verify and draft are one. By gRPC although services share a host;
+# by the local socket as a user has it; with steps that begin when they are asked for, and so that
+# both sides sleep until they hear of each other.
+WAYS: dict[str, list[str]] = {
+    "in-process": [],
+    "grpc": ["--no-step-socket"],
+    "socket": [],
+    "asked": ["--no-early-steps"],
+    "sleeping": ["--no-early-steps", "--spin-s", "0"],
+}
 DOMINO = LENGTHS[spec.MODE_DOMINO]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HopStack(StackConfig):
-    """way: "grpc" where steps go by gRPC although services share a host, "in-process" where verify
-    and draft are one; turn: of ping-pong."""
+    """way: one of WAYS; turn: of ping-pong."""
 
     way: str
     turn: str
 
     def verify_flags(self) -> list[str]:
-        return [*StackConfig.verify_flags(self), "--ping-pong", self.turn]
+        own = ["--spin-s", "0"] if self.way == "sleeping" else []
+        return [*StackConfig.verify_flags(self), "--ping-pong", self.turn, *own]
 
     def draft_flags(self) -> list[str]:
-        own = ["--no-step-socket"] if self.way == "grpc" else []
-        return [*StackConfig.draft_flags(self), *own]
+        return [*StackConfig.draft_flags(self), *WAYS[self.way]]
 
 
 def main() -> None:
@@ -57,7 +66,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--draft-device", help="the draft's, if another")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--ways", default="socket,grpc", help="and in-process")
+    parser.add_argument("--ways", default="socket,grpc", help=f"of {', '.join(WAYS)}")
     parser.add_argument("--ping-pong", default="off", help="off, auto, always, comma-separated")
     parser.add_argument("--concurrency", default="1,8,32", help="of these")
     parser.add_argument("--cycle", type=Path, help="result of benchmarks.gpu_cycle, for the hop")
@@ -146,7 +155,7 @@ def figures(
     places = "one GPU" if devices["verify"] == devices["draft"] else "two GPUs"
     for row in rows:
         count, ms = row["concurrency"], float(row["ms"])
-        if row["way"] == "grpc" or row["ping_pong"] != "off":
+        if row["way"] not in ("socket", "in-process") or row["ping_pong"] != "off":
             continue
         where = "one process" if row["way"] == "in-process" else places
         theirs = LENGTHS[spec.MODE_DFLASH][count] / VLLM_MS[count]

@@ -43,7 +43,7 @@ class EarlySteps:
         starts = [session.kv_len for session in known if session]
         if not starts or len(starts) < len(known) or len({*early.sessions}) < len(known):
             return
-        if not (1 <= early.draft_tokens <= most and 1 <= early.width <= most + 1):
+        if not (1 <= early.draft_tokens <= most and 1 <= early.width <= early.draft_tokens + 1):
             return
         # A copy from the host would wait for the pass, if it came behind it.
         begin_at = torch.tensor(starts, dtype=torch.int32, device=self._engine.device)

@@ -7,7 +7,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,8 +14,9 @@ from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.admission import Work, admitted, check_rows
 from draft_service.begun import BegunBlocks
-from draft_service.checks import Refusal, check_step, usable_rows
+from draft_service.checks import Refusal
 from draft_service.executor import Network, Part, StepExecutor
 from draft_service.seats import Seats, Session
 from serving.contract import mode_name
@@ -27,26 +27,6 @@ if TYPE_CHECKING:
     from domino_kernels.gpu.hand_over import Verified
 
 CONTEXT_BITS = 63  # a session's error names it as an int64
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A step that passed its checks, its session and its rows in the message."""
-
-    step: draft_pb2.SessionStep
-    session: Session
-    rows: slice
-
-    def part(self) -> Part:
-        """What the executor is to do for it."""
-        return Part(
-            mode=self.session.mode,
-            pages=self.session.pages,
-            start=self.session.kv_len,
-            rows=self.rows,
-            current=self.step.current if self.step.HasField("current") else None,
-            draft_tokens=self.step.draft_tokens,
-        )
 
 
 class Stream:
@@ -106,7 +86,7 @@ class DraftEngine:
         Raises BadRequest for a message that cannot be taken apart; sessions are refused one by one.
         """
         asked = time.monotonic_ns()
-        self._check_rows(request, rows)
+        check_rows(request, rows, self._max_rows)
         with self._lock, torch.inference_mode():
             response = draft_pb2.StepResponse(sequence_number=request.sequence_number)
             response.timings.queue_ns = time.monotonic_ns() - asked
@@ -114,7 +94,7 @@ class DraftEngine:
                 self.close(stream)
                 stream.context_id = self.context_id
             self._open(stream, request, response)
-            work = self._admit(stream, request, rows, response)
+            work = admitted(stream.sessions, request, rows, self._executor.config, response)
             self._run(work, rows, response)
             self._close(stream, request)
             return response
@@ -151,18 +131,17 @@ class DraftEngine:
         """The books of a message that `begun` covers; what waits for its answer."""
         response = draft_pb2.StepResponse(sequence_number=request.sequence_number)
         with self._lock:
-            work = [(step, stream.sessions[step.session]) for step in request.steps]
-            for step, session in work:
-                session.kv_len += step.num_rows
-                session.remember(step)
+            work = [
+                (step, stream.sessions[step.session].taken(step, response.results.add()))
+                for step in request.steps
+            ]
             self._close(stream, request)
             self._num_early += len(work)
 
         def finish() -> draft_pb2.StepResponse:
             began = time.monotonic_ns()
-            for step, session in work:
-                session.last_result.proposals.ids.extend(begun.proposals(step))
-            response.results.extend(session.last_result for _, session in work)
+            for step, result in work:
+                result.proposals.ids.extend(begun.proposals(step))
             response.timings.backbone_ns = time.monotonic_ns() - began
             return response
 
@@ -187,14 +166,6 @@ class DraftEngine:
             if session := stream.sessions.pop(number, None):
                 self._seats.close(session)
 
-    def _check_rows(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
-        expected = sum(_num_rows(step) for step in request.steps)
-        actual = 0 if rows is None else len(rows)
-        if expected != actual:
-            raise BadRequest("rows", f"has {actual} rows, the steps say {expected}")
-        if actual > self._max_rows:
-            raise BadRequest("rows", f"has {actual} rows, {self._max_rows} at most in one message")
-
     def _open(
         self, stream: Stream, request: draft_pb2.StepRequest, response: draft_pb2.StepResponse
     ) -> None:
@@ -217,48 +188,10 @@ class DraftEngine:
             raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "session or mode")
         return session
 
-    def _admit(
-        self,
-        stream: Stream,
-        request: draft_pb2.StepRequest,
-        all_rows: Tensor | None,
-        response: draft_pb2.StepResponse,
-    ) -> list[Work]:
-        """Steps that pass their checks; the others are answered at once."""
-        work: list[Work] = []
-        usable = [] if all_rows is None else usable_rows(all_rows)
-        taken: set[int] = set()
-        first = 0
-        for step in request.steps:
-            rows = slice(first, first + _num_rows(step))
-            first = rows.stop
-            session = stream.sessions.get(step.session)
-            if session and session.answers_again(step):
-                response.results.append(session.last_result)
-                continue
-            try:
-                if step.session in taken:
-                    raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "session")
-                if not all(usable[rows]):
-                    raise Refusal(draft_pb2.SESSION_ERROR_REASON_INVALID, "rows")
-                taken.add(step.session)
-                work.append(Work(step, check_step(session, step, self._executor.config), rows))
-            except Refusal as refused:
-                result = response.results.add(session=step.session, error=refused.message())
-                result.step = step.step
-        return work
-
     def _run(self, work: list[Work], rows: Tensor | None, response: draft_pb2.StepResponse) -> None:
         """Appends the new rows, drafts for every step that names a current token, and answers."""
         parts = [item.part() for item in work]
         proposals = self._executor.run(parts, rows, response.timings)
         for item, ids in zip(work, proposals, strict=True):
-            item.session.kv_len += item.step.num_rows
-            item.session.remember(item.step)
-            item.session.last_result.proposals.ids.extend(ids[: item.step.draft_tokens])
-        response.results.extend(item.session.last_result for item in work)
-
-
-def _num_rows(step: draft_pb2.SessionStep) -> int:
-    """Rows of this step in the message; a count below zero is refused to its session alone."""
-    return max(step.num_rows, 0)
+            result = item.session.taken(item.step, response.results.add())
+            result.proposals.ids.extend(ids[: item.step.draft_tokens])

@@ -29,14 +29,17 @@ class Session:
         last = self.last_result
         return last.HasField("proposals") and step.step == last.step
 
-    def remember(self, step: draft_pb2.SessionStep) -> None:
-        """Notes a step whose rows are appended, with an answer that has no proposals yet."""
+    def taken(
+        self, step: draft_pb2.SessionStep, result: draft_pb2.SessionResult
+    ) -> draft_pb2.SessionResult:
+        """Notes a step whose rows are appended; its result, an empty one of the answer, to which
+        only the proposals are to be added."""
+        self.kv_len += step.num_rows
         self.step = step.step
-        self.last_result = draft_pb2.SessionResult(
-            session=step.session,
-            step=step.step,
-            proposals=draft_pb2.Proposals(draft_kv_len=self.kv_len),
-        )
+        result.session, result.step = step.session, self.step
+        result.proposals.draft_kv_len = self.kv_len
+        self.last_result = result
+        return result
 
 
 class Seats:

@@ -145,12 +145,13 @@ class GrpcDraftLink:
         by what began."""
         if not (self._takes_early and self._rows.tells_early):
             return
-        rows = verified.rows.index_select(
-            0, verified.slots[: len(sessions) * verified.width].clamp(min=0)
-        )
-        early = draft_pb2.EarlyStep(sessions=sessions, width=verified.width, draft_tokens=count)
+        number, width = len(sessions), count + 1  # of the ids: a graph may have room for more
+        slots = verified.slots.view(-1, verified.width)[:number, :width]
+        rows = verified.rows.index_select(0, slots.flatten().clamp(min=0))
+        chosen = verified.out[:number, : width + 2].contiguous()
+        early = draft_pb2.EarlyStep(sessions=sessions, width=width, draft_tokens=count)
         request = draft_pb2.StepRequest(sequence_number=self._sent + 1, early=early)
-        if self._rows.put_early(verified.out[: len(sessions)], rows, request):
+        if self._rows.put_early(chosen, rows, request):
             self._sent += 1
             self._steps.send(request)
 

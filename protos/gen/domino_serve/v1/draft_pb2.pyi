@@ -549,7 +549,7 @@ class EarlyStep(_message.Message):
     DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
     width: _builtins.int
-    """Ids of each in the pass."""
+    """Ids of each in the pass at most; no more than draft_tokens + 1."""
     draft_tokens: _builtins.int
     """Proposals to make for each."""
     @_builtins.property

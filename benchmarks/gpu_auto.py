@@ -27,7 +27,7 @@ from verify_service.table_width import TableWidth
 COMMAND = "python -m benchmarks.gpu_auto --json FILE"
 LABEL = "RANDOM WEIGHTS, SYNTHETIC ACCEPTANCE, Qwen3-8B shapes, bfloat16"
 CONCURRENCIES, CONTEXTS, MOST_TOKENS = (1, 8, 32, 64, 128), (640, 4096, 16384), 530_000
-STEPS, PLAIN = 28, 48  # steps of a measurement with drafts, and without
+STEPS, PLAIN, LONG = 28, 48, 144  # steps with drafts and without; the fewest tokens for auto
 TOKENS = MOST_TOKENS + max(CONCURRENCIES) * (256 + 192)
 WIDTHS = (8, 16)
 RATES = {"high": 0.88, "low": 0.5, "poor": 0.2}  # 7.25, 2.0 and 1.25 tokens a step of width 16
@@ -107,8 +107,9 @@ def row(pair: Pair, place: Place, name: str, plain: list[float]) -> Row:
     fixed = {f"b{w}": pair.run(load_of(place, w, rate, tokens(rate, w))) for w in WIDTHS}
     assert pair.costs is not None
     policy = TableWidth(pair.costs, most - 1)
+    load = load_of(place, most, rate, max(tokens(rate, most), LONG))
     for _ in range(2):  # the first time it learns
-        auto = pair.run(load_of(place, most, rate, tokens(rate, most)), policy)
+        auto = pair.run(load, policy)
     speeds = {"ar": median(plain), **{arm: run.expected_tok_s for arm, run in fixed.items()}}
     spread = median(abs(x - speeds["ar"]) for x in plain) / speeds["ar"]
     found = {"concurrency": place[0], "context": place[1], "acceptance": name, "tok_s": speeds}

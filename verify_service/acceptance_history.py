@@ -37,6 +37,17 @@ class AcceptanceHistory:
             for kept, tried, rate in zip(self._kept, self._tried, prior, strict=False)
         ] + list(prior[len(self._tried) :])
 
+    def rates_alone(self, hoped: float, count: int) -> list[float]:
+        """[count]: the same without a prior: a place is first taken for like the one before it, and
+        the first place for `hoped`, by the weight of one step."""
+        found: list[float] = []
+        for place in range(count):
+            known = place < len(self._tried)
+            kept, tried = (self._kept[place], self._tried[place]) if known else (0.0, 0.0)
+            hoped = (kept + hoped) / (tried + 1)
+            found.append(hoped)
+        return found
+
 
 def expected_tokens(rates: Seq[float]) -> list[float]:
     """[n + 1]: tokens that a step with 0..n proposals is expected to give, the bonus included."""

@@ -15,10 +15,12 @@ ALL_KEPT: Final = 0.998  # of everybody's counts, a look
 
 
 class ModeAcceptance:
-    """most: draft tokens at most."""
+    """Places that nobody has tried are hoped to be good, so that narrow steps lead to wider ones;
+    where not `hopeful` they are taken for like those before them."""
 
-    def __init__(self, most: int) -> None:
-        self._hoped = [HOPED_RATE] * most
+    def __init__(self, most: int, *, hopeful: bool = True) -> None:
+        """most: draft tokens at most."""
+        self._most, self._hopeful = most, hopeful
         self._everybody: defaultdict[int, AcceptanceHistory] = defaultdict(
             lambda: AcceptanceHistory(ALL_KEPT)
         )
@@ -30,8 +32,14 @@ class ModeAcceptance:
 
     def expected(self, drafted: Seq[Sequence]) -> list[list[float]]:
         """[sequences][most + 1]: tokens that a step with 0..most proposals should give each."""
-        priors = {m: self._everybody[m].rates(self._hoped) for m in {_mode(s) for s in drafted}}
+        priors = {mode: self._prior(mode) for mode in {_mode(s) for s in drafted}}
         return [expected_tokens(s.history.rates(priors[_mode(s)])) for s in drafted]
+
+    def _prior(self, mode: int) -> list[float]:
+        everybody = self._everybody[mode]
+        if self._hopeful:
+            return everybody.rates([HOPED_RATE] * self._most)
+        return everybody.rates_alone(HOPED_RATE, self._most)
 
 
 def most_frequent_mode(drafted: Seq[Sequence]) -> int:

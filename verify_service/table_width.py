@@ -41,7 +41,7 @@ class TableWidth:
         self._table = table
         self._choices = sorted({0, most, *(w - 1 for w in table.widths if w <= most)})
         self._untried: dict[int, list[int]] = {}
-        self._acceptance = ModeAcceptance(most)
+        self._acceptance = ModeAcceptance(most, hopeful=False)
         self._drafts: defaultdict[tuple[int, int], Waits] = defaultdict(Waits)
         self._host = {False: 0.0, True: 0.0}  # seconds beside the graph; of drafted steps
         self._looks = {False: 0, True: 0}
@@ -61,7 +61,7 @@ class TableWidth:
             self._mode, [choice for choice in self._choices[1:] for _ in range(TRIES)]
         )
         self._steps += 1
-        if self._current and self._steps % EVERY == 0:
+        if self._current:
             self._acceptance.remember(drafted[:LOOKED_AT])
         if untried:
             self._take((untried.pop(), False))

@@ -1,7 +1,8 @@
 """Finds seats for requests that lost their draft, or never had one: half-open, with growing pauses.
 
 verify_service.drafting reports them; the new session is sent every committed row again, which pages
-keep beside the KV, so that the draft's state is what it was. Until then they decode plainly.
+keep beside the KV, so that the draft's state is what it was. For a draft with other weights positions
+run again. Until then they decode plainly.
 """
 
 import logging
@@ -98,7 +99,7 @@ class DraftRecovery:
         try:
             link = self._links.get(address)
             for sequence in sorted(sequences, key=lambda s: s.arrived_ns):
-                if not sequence.suits(link.projection):
+                if not (sequence.suits(link.projection) or sequence.pays_anew):
                     self._forget(sequence)  # plain for good: another draft is there now
                     continue
                 wish = sequence.request.wish
@@ -125,4 +126,6 @@ class DraftRecovery:
     def _begin(self, sequence: Sequence, plan: DraftPlan) -> None:
         """In the engine's thread."""
         if self._engine.is_live(sequence):
+            if not sequence.suits(plan.link.projection):
+                self._engine.scheduler.run_anew(sequence)
             self._engine.drafting.begin(sequence, plan)

@@ -245,5 +245,5 @@ class Drafting:
             self._miss(sequence)
 
     def _miss(self, sequence: Sequence) -> None:
-        if sequence.request.wish and (not sequence.kv_len or sequence.projection is not None):
+        if sequence.request.wish:
             self.want(sequence)

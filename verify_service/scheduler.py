@@ -97,6 +97,11 @@ class Scheduler:
             prompts -= sequence.in_prefill
         return work
 
+    def run_anew(self, sequence: Sequence) -> None:
+        """Its positions run again, as after a preemption, for rows of another projection."""
+        if sequence in self.running:
+            self._preempt(sequence)
+
     def _make_room(self, sequence: Sequence, positions: int) -> bool:
         """Whether `sequence` runs and has pages for so many positions; preempts younger ones."""
         while sequence in self.running:
@@ -107,6 +112,7 @@ class Scheduler:
                 sequence.pages += self.allocator.allocate(missing)
             elif not self._take_back():
                 self._preempt(self.running[-1])
+                self.num_preempted += 1
         return False
 
     def _ahead(self, sequence: Sequence) -> list[int]:
@@ -133,7 +139,6 @@ class Scheduler:
         self.allocator.release(sequence.pages)
         sequence.pages, sequence.proposals, sequence.kv_len = [], [], 0
         self.waiting.appendleft(sequence)
-        self.num_preempted += 1
 
     def remove(self, sequence: Sequence) -> None:
         """Takes a sequence out, waiting or running, and frees its pages."""

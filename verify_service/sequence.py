@@ -140,6 +140,12 @@ class Sequence:
         return not self.kv_len or self.projection == projection
 
     @property
+    def pays_anew(self) -> bool:
+        """Whether more tokens may come than positions have run: running these again for another
+        draft's rows costs less than a plain step each."""
+        return self.request.max_tokens - self.num_generated > self.kv_len
+
+    @property
     def capacity(self) -> int:
         """Positions the sequence may ever write, rejected proposals included."""
         return self.prompt_len + self.request.max_tokens

@@ -1,10 +1,14 @@
 """The two engine services behind real gRPC in the test's process, with their engines at hand."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import draft_service.load
 import verify_service.load
@@ -49,6 +53,17 @@ class Verify:
     servicer: VerifyServicer
     stub: verify_pb2_grpc.VerifyServiceStub
     draining: threading.Event
+
+
+def slow_down(verify: Verify, patch: pytest.MonkeyPatch) -> None:
+    """Slow enough to lose and find a draft within a request."""
+    run = verify.engine._executor.run
+
+    def slowly(work: Any) -> Any:
+        time.sleep(0.004)
+        return run(work)
+
+    patch.setattr(verify.engine._executor, "run", slowly)
 
 
 @contextmanager

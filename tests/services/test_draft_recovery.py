@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,14 @@ from domino_serve.v1 import draft_pb2, verify_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from tests.recorded_models import BLOCK, PROMPTS
 from tests.services.requests import Call, generate, seat, start
-from tests.services.served import Draft, Verify, join_readers, serve_draft, serve_verify
+from tests.services.served import (
+    Draft,
+    Verify,
+    join_readers,
+    serve_draft,
+    serve_verify,
+    slow_down,
+)
 from verify_service import draft_recovery
 
 PROMPT, LONG = PROMPTS[0], 450
@@ -23,15 +29,8 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def verify(monkeypatch: pytest.MonkeyPatch) -> Iterator[Verify]:
-    """Slow enough to lose and find a draft within a request."""
     with serve_verify() as verify:
-        run = verify.engine._executor.run
-
-        def slowly(work: Any) -> Any:
-            time.sleep(0.004)
-            return run(work)
-
-        monkeypatch.setattr(verify.engine._executor, "run", slowly)
+        slow_down(verify, monkeypatch)
         yield verify
 
 

@@ -21,9 +21,12 @@ from serving.errors import BadRequest, Mismatch, from_rpc_error
 from tests.recorded_models import DFLASH, DOMINO_SHIFT, PROMPTS
 from tests.services.checkpoints import draft_copy, other_weights
 from tests.services.requests import generate, seat, start
-from tests.services.served import Draft, Verify, serve_draft, serve_verify
+from tests.services.served import Draft, Verify, serve_draft, serve_verify, slow_down
+from verify_service import draft_recovery
+from verify_service.sequence import Sequence
 
 NEW = 60
+Patch = pytest.MonkeyPatch
 
 
 def update(draft: Draft, folder: Path) -> draft_pb2.UpdateDraftWeightsResponse:
@@ -90,20 +93,34 @@ def test_an_update_under_load(tmp_path: Path) -> None:
     assert sum(steps[0]) > sum(steps[2]), "both drafts are as good, nothing tested"
 
 
-def test_a_request_in_the_middle_goes_on_plainly(tmp_path: Path) -> None:
-    """Its draft KV is of the old weights; a mix of both drafts badly without any sign."""
-    with serve_draft() as draft, serve_verify() as verify:
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_request_in_the_middle(pays: bool, tmp_path: Path, monkeypatch: Patch) -> None:
+    """Its draft KV is of the old weights; a mix of both drafts badly without any sign. For the new
+    ones its positions run again where that pays; else each update slows every long request."""
+    monkeypatch.setattr(draft_recovery, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(Sequence, "pays_anew", pays)
+    with serve_draft(other_weights(tmp_path)) as draft, serve_verify(tmp_path) as verify:
+        slow_down(verify, monkeypatch)
         expected = generate(verify.stub, PROMPTS[0], 400)[0]
-        call = start(verify.stub, PROMPTS[0], 400, seat(draft.stub, draft.address))
+        place = seat(draft.stub, draft.address, positions=500)
+        call = start(verify.stub, PROMPTS[0], 400, place)
         call.read(3)
-        running = next(iter(verify.engine.scheduler.running))
-        update(draft, other_weights(tmp_path))
+        (running,) = verify.engine.scheduler.running
+        update(draft, DOMINO_SHIFT)
         ids, done = generate(verify.stub, PROMPTS[0], NEW, seat(draft.stub, draft.address))
         assert (ids, done.speculation.proposed_tokens > 0) == (expected[:NEW], True)
-        assert running.projection == 0 and running.draft is None
         ids, done = call.finish()
         assert ids == expected
+        assert running.projection == (1 if pays else 0)
         assert done.speculation.plain_steps > 0
+        if pays:
+            whole = generate(verify.stub, PROMPTS[0], 400, seat(draft.stub, draft.address))[1]
+            assert rate(done.speculation) > rate(whole.speculation) / 2, "rows of the old draft"
+
+
+def rate(stats: spec.SpeculationStats) -> float:
+    """Accepted tokens a drafted step."""
+    return stats.accepted_tokens / (stats.verify_steps - stats.plain_steps)
 
 
 def broken(folder: Path, kind: str) -> Path:

@@ -15,7 +15,7 @@ from domino_serve.v1 import speculation_pb2 as spec
 from serving.errors import InternalError
 from tests.engines import OracleLink, engines
 from tests.tiny_models import VOCAB, write_draft, write_target
-from verify_service.gpu_executor import GpuExecutor
+from verify_service.gpu_projections import GpuProjections
 from verify_service.gpu_target import Projection
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen, DraftPlan
@@ -141,15 +141,14 @@ def test_graphs_find_each_projection_in_one_place() -> None:
     """Graphs read the memory they were captured with: weights put elsewhere would never be used."""
     fc, norm = torch.randn(8, 16), torch.ones(8)
     projection = Projection(GpuLinear(fc.clone()), norm.clone(), 1e-5)
-    executor = GpuExecutor.__new__(GpuExecutor)  # captures graphs otherwise
-    executor._gpu = SimpleNamespace(projection=projection)  # type: ignore[assignment]
-    executor._drafts, executor._draft = {}, 0
+    target: Any = SimpleNamespace(projection=projection)
+    drafts = GpuProjections(target)
     place = projection.fc.weight.data_ptr()
     for number, factor in ((1, 2.0), (2, 3.0)):
-        assert executor.add_projection(fc * factor, norm * factor) == number
+        assert drafts.add(fc * factor, norm * factor) == number
         for used, expected in ((number, factor), (number - 1, max(1.0, factor - 1))):
-            executor.use_projection(used)
+            drafts.use(used)
             assert projection.fc.weight.data_ptr() == place
             assert torch.equal(projection.fc.weight, fc * expected)
             assert torch.equal(projection.norm, norm * expected)
-    assert sorted(executor._drafts) == [1, 2]
+    assert sorted(drafts._kept) == [1, 2]

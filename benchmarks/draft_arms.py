@@ -62,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arms = Arms(args, config, target, features)
     share, count = (int(n) for n in args.share.split("/"))
     wanted = args.arm or [[head, f"head={head}"] for head in HEADS]
-    pairs = list(product(range(args.seeds), wanted))[share::count]
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    pairs = list(product(seeds, wanted))[share::count]
     ms = {}
     about = {"rows": len(packed), "documents": len(documents)}
     about |= {"tokens_a_step": config.rows * config.row_length * config.accumulation}
@@ -180,6 +181,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--held-out", type=Path, required=True, help='JSONL: {"workload", "text"}')
     found.add_argument("--out", type=Path, required=True, help="where the results go")
     found.add_argument("--seeds", type=int, default=3, metavar="N")
+    found.add_argument("--first-seed", type=int, default=0, metavar="N")
     found.add_argument("--steps", type=int, default=2130, metavar="N")
     found.add_argument("--equal-time", default="domino", metavar="ARM", help="whose time all get")
     found.add_argument("--share", default="0/1", metavar="I/N", help="this process's runs")

@@ -60,6 +60,7 @@ template <class To, class From> static To cast(From v) {
 static int as_int(float v) { return cast<int>(v); }
 static float as_float(int v) { return cast<float>(v); }
 static float fast_exp(float v) { return expf(v); }
+static float reciprocal(float v) { return 1.0f / v; }
 static int shared_add(int *at, int v) { return (*at += v) - v; }
 template <class T> static void shared_max(T *at, T v) { *at = v > *at ? v : *at; }
 static Quad peek16(const void *at) { return *(const Quad *)at; }

@@ -75,7 +75,7 @@ FUNCTION s64 pack_key(float score, int token) {
   return ((s64)ordered(score) << 32) + (0x7fffffff - token);
 }
 FUNCTION int key_token(s64 key) { return 0x7fffffff - (int)(key & 0xffffffffll); }
-FUNCTION float sigmoid(float v) { return 1.0f / (1.0f + fast_exp(-v)); }
+FUNCTION float sigmoid(float v) { return reciprocal(1.0f + fast_exp(-v)); }
 FUNCTION float shuffle_xor(float v, int mask) { return as_float(shuffle_xor((u32)as_int(v), mask)); }
 FUNCTION int shuffle_xor(int v, int mask) { return (int)shuffle_xor((u32)v, mask); }
 FUNCTION s64 shuffle_xor(s64 v, int mask) {
@@ -150,7 +150,7 @@ FUNCTION void choose(const Params &p, const Shared &m, int j) {
 // The own units' next state, published.
 FUNCTION void advance(const Params &p, const Shared &m, int j) {
   if (j) {  // `publish` and `evaluate` have read them
-    for (int r = again(THREAD); r < p.batch; r += THREADS) m.best[r] = NONE;
+    for (int r = again(THREAD); r < p.batch; r += THREADS) m.best[r] = NONE, m.lower[r] = LOWEST;
     if (THREAD == 0) *m.count = 0;
   }
   for (int i = again(THREAD); i < 8 * p.batch; i += THREADS) {
@@ -299,13 +299,6 @@ FUNCTION void gather(const Params &p, const Shared &m, int j) {
 // The best lower bounds, to m.bound. Few requests do with this CTA's own: it leaves a tile or two
 // more to each CTA, which takes less time than to wait for all others' bounds.
 FUNCTION void share_bounds(const Params &p, const Shared &m, int j) {
-  if (OCTETS == 1) {
-    for (int r = THREAD; r < p.batch; r += THREADS) {
-      m.bound[r] = unordered(m.lower[r]);
-      m.lower[r] = LOWEST;
-    }
-    return;
-  }
   for (int r = THREAD; r < p.batch; r += THREADS) {
     poke(p.lower + ((s64)j * p.batch + r) * CTAS + CTA, m.lower[r]);
     m.lower[r] = LOWEST;
@@ -345,14 +338,14 @@ FUNCTION void read_bounding(const Shared &m, Bounding &s, int o) {
 // lane's logits.
 FUNCTION void bound_tile(Bounding &s, const Quad *b, Quad about, const float (*base)[2],
                          float *upper, int row) {
-  int acc[PASS][4] = {};
+  int acc[PASS][4] = {}, more[PASS][4] = {};  // two, as each product would wait for the one before
 #pragma unroll
   for (int c = 0; c < EP / 64; c++) {
 #pragma unroll
     for (int i = 0; i < PASS; i++) {
       const u32 *a = s.a[i][c];
       multiply_bytes(acc[i], a[0], a[1], a[2], a[3], b[c].x, b[c].y);
-      multiply_bytes(acc[i], a[4], a[5], a[6], a[7], b[c].z, b[c].w);
+      multiply_bytes(PASS == 1 ? more[i] : acc[i], a[4], a[5], a[6], a[7], b[c].z, b[c].w);
     }
   }
   const float scale[2] = {as_float(about.x), as_float(about.z)};
@@ -362,7 +355,8 @@ FUNCTION void bound_tile(Bounding &s, const Quad *b, Quad about, const float (*b
     float highest = -INFINITY_;
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-      const float product = (float)(128 * acc[i][c] + acc[i][c + 2]);
+      const int high = acc[i][c] + more[i][c], low = acc[i][c + 2] + more[i][c + 2];
+      const float product = (float)(128 * high + low);
       const float middle = base[i][c] + product * (scale[c] * s.step[i]);
       const float radius = slack[c] * s.reach[i], top = middle + radius;
       highest = larger(top == top ? top : INFINITY_, highest);  // no number: to be evaluated
@@ -375,31 +369,25 @@ FUNCTION void bound_tile(Bounding &s, const Quad *b, Quad about, const float (*b
   }
 }
 
-// Base logits of the lane's requests, from its place in this CTA's first tile on.
+// Base logits of the lane's requests r, r + 8, .. from its place in this CTA's first tile on.
 struct Base {
-  const float *at[PASS];
-  int room[PASS];  // tokens from there on
+  const float *at;
+  int r, room;  // room: tokens from there on
 };
 
 FUNCTION Base base_of(const Params &p, int j, int first_tile, int o) {
-  const int n = again(THREAD) % 32 / 4, v = first_tile * TILE + again(THREAD) % 4 * 2;
-  Base base;
-#pragma unroll
-  for (int i = 0; i < PASS; i++) {
-    const int r = (o + i) * 8 + n;
-    base.at[i] = p.base + ((s64)j * p.batch + (r < p.batch ? r : 0)) * p.base_width + v;
-    base.room[i] = r < p.batch ? p.vocab - v : 0;
-  }
-  return base;
+  const int lane = again(THREAD) % 32, r = o * 8 + lane / 4, v = first_tile * TILE + lane % 4 * 2;
+  return {p.base + ((s64)j * p.batch + r) * p.base_width + v, r, p.vocab - v};
 }
 
-FUNCTION void read_base(const Base &base, int tile, float (*at)[2]) {
+FUNCTION void read_base(const Params &p, const Base &base, int tile, float (*at)[2]) {
 #pragma unroll
   for (int i = 0; i < PASS; i++)
 #pragma unroll
     for (int c = 0; c < 2; c++) {
       const int v = tile * TILE + c;
-      at[i][c] = v < base.room[i] ? base.at[i][v] : -INFINITY_;
+      const bool real = base.r + i * 8 < p.batch && v < base.room;
+      at[i][c] = real ? base.at[(s64)i * 8 * p.base_width + v] : -INFINITY_;
     }
 }
 
@@ -415,7 +403,7 @@ FUNCTION void read_far(const Params &p, Far &far, const Base &base, int first_ti
 #pragma unroll
   for (int c = 0; c < EP / 64; c++) far.b[c] = read16(record + (c * 32 + lane) * 16);
   far.about = read16(record + COPY + lane % 4 * 16);
-  read_base(base, tile, far.base);
+  read_base(p, base, tile, far.base);
 }
 
 // This warp's first tile that is not in shared memory.
@@ -453,7 +441,7 @@ FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int 
         const Far &far = ahead[k];
         bound_tile(s, far.b, far.about, far.base, upper + f, m.row);
       }
-    const int share = near - t <= own - f ? 1 : near - t <= 2 * (own - f) ? 2 : NEAR;
+    const int share = !HELD ? NEAR : near - t <= own - f ? 1 : near - t <= 2 * (own - f) ? 2 : NEAR;
     while (t < near || f < own) {
       Far far;
       if (f < own) read_far(p, far, base, first_tile, f);
@@ -461,7 +449,7 @@ FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int 
       float at[NEAR][PASS][2];
 #pragma unroll
       for (int k = 0; k < NEAR; k++)
-        if (k < share && t + k * WARPS < near) read_base(base, t + k * WARPS, at[k]);
+        if (k < share && t + k * WARPS < near) read_base(p, base, t + k * WARPS, at[k]);
 #pragma unroll
       for (int k = 0; k < NEAR; k++) {
         if (k >= share || t >= near) break;
@@ -486,6 +474,7 @@ FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int 
     }
   }
   sync();
+  if (OCTETS == 1) return;
   share_bounds(p, m, j);
   sync();
 }
@@ -494,7 +483,10 @@ FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int 
 FUNCTION void choose_tiles(const Params &p, const Shared &m, int own) {
   for (int t = again(THREAD); t < own; t += THREADS) {
     bool found = false;
-    for (int r = 0; r < p.batch; r++) found |= !(m.upper[r * m.row + t] < m.bound[r]);
+    for (int r = 0; r < p.batch; r++) {
+      const float bound = OCTETS == 1 ? unordered(m.lower[r]) : m.bound[r];
+      found |= !(m.upper[r * m.row + t] < bound);
+    }
     if (found) m.left[shared_add(m.count, 1)] = t;
   }
   sync();
@@ -506,18 +498,18 @@ FUNCTION void score(const Params &p, const Shared &m, const float *base, const Q
   const int n = again(THREAD) % 32 / 4, l = again(THREAD) % 4;
 #pragma unroll
   for (int o = 0; o < OCTETS; o++) {
-    float acc[4] = {};
+    float acc[4] = {}, more[4] = {};
 #pragma unroll
     for (int c = 0; c < E / 32; c++) {
       const Quad x = *(const Quad *)(m.state + (o * 8 + n) * STATE + c * 64 + l * 16);
       multiply_halves(acc, x.x, 0, x.y, 0, w[c].x, w[c].y);
-      multiply_halves(acc, x.z, 0, x.w, 0, w[c].z, w[c].w);
+      multiply_halves(more, x.z, 0, x.w, 0, w[c].z, w[c].w);
     }
 #pragma unroll
     for (int c = 0; c < 2; c++) {
       const int r = o * 8 + n, token = v + l * 2 + c;
       if (r < p.batch && token < p.vocab) {
-        const float score = base[(s64)r * p.base_width + token] + acc[c];
+        const float score = base[(s64)r * p.base_width + token] + (acc[c] + more[c]);
         key[o] = larger(pack_key(score, token + p.first), key[o]);
       }
     }

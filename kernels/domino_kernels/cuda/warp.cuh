@@ -25,6 +25,10 @@ FUNCTION u32 shuffle_xor(u32 v, int mask) { return __shfl_xor_sync(0xffffffffu, 
 FUNCTION int as_int(float v) { return __float_as_int(v); }
 FUNCTION float as_float(int v) { return __int_as_float(v); }
 FUNCTION float fast_exp(float v) { return __expf(v); }
+FUNCTION float reciprocal(float v) {
+  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(v));
+  return v;
+}
 FUNCTION int shared_add(int *at, int v) { return atomicAdd(at, v); }
 FUNCTION void shared_max(int *at, int v) { atomicMax(at, v); }
 FUNCTION void shared_max(s64 *at, s64 v) { atomicMax(at, v); }

@@ -7,7 +7,7 @@ from tests.kernels.interpreted import run_interpreted
 pytest.importorskip("triton")
 
 CASES = """
-from domino_kernels.gpu.attention import Queries, attention_reference, paged_attention
+from domino_kernels.gpu.attention import KeyTiles, Queries, attention_reference, paged_attention
 
 def case(*, heads, kv, dim, page, spans, width, window=None, seed=0):
     rng = torch.Generator().manual_seed(seed)
@@ -31,9 +31,14 @@ def case(*, heads, kv, dim, page, spans, width, window=None, seed=0):
     )
     return torch.randn(rows, heads, dim, generator=rng), (k, v), queries
 
-def check(splits, least, **sizes):
+def check(splits, least, walk=None, fill=False, **sizes):
     q, kv, queries = case(**sizes)
-    compare(paged_attention(q, kv, queries, splits=splits, least=least), q, kv, queries)
+    rows = queries.tiles.clone()
+    if fill:  # up to the tile's height, as steps of a fixed width are
+        queries.tiles[:, 1] = sizes["width"]
+    out = paged_attention(q, kv, queries, splits=splits, least=least, walk=walk)
+    queries.tiles[:] = rows
+    compare(out, q, kv, queries)
 
 def compare(out, q, kv, queries):
     kv = tuple(x.nan_to_num(0.0) for x in kv)
@@ -51,6 +56,10 @@ RUNS = {
     "wide": "check(2, 32, heads=8, kv=1, dim=20, page=32, spans=[(40, 17)], width=17)",
     "window": "check(2, 32, heads=2, kv=1, dim=16, page=16, spans=[(90, 2), (3, 1)], width=2, "
     "window=20)",
+    "tiles": "check(2, 32, walk=KeyTiles(16, 2, 4, tiled=True), heads=4, kv=2, dim=16, page=32, "
+    "spans=[(79, 3), (80, 2), (0, 1)], width=3, fill=True)",
+    "tiles_window": "check(1, 32, walk=KeyTiles(16, 2, 4, tiled=True), heads=2, kv=1, dim=16, "
+    "page=32, spans=[(90, 2)], width=2, window=20)",
     "more_splits_than_keys": "check(8, 32, heads=6, kv=1, dim=16, page=16, spans=[(40, 1)], "
     "width=1)",
 }

@@ -12,54 +12,21 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
+from domino_kernels.gpu.attention_walk import read_keys
 from domino_kernels.rollout_device import after_previous, launch_options
 
 LOG2E = 1.4426950408889634
 
 
-@triton.jit
-def read_keys(queries, k, v, pages, begin, end, lo, hi, kv_head, page_stride, scale,
-              D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, PAGE: tl.constexpr,
-              KEYS: tl.constexpr, WINDOW: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    """Keys lo .. hi of a sequence: highest score [M], mass [M] and sum of values [M, DP]."""
-    d, j = tl.arange(0, DP), tl.arange(0, KEYS)
-    top = tl.full((M,), -float("inf"), tl.float32)
-    total = tl.zeros((M,), tl.float32)
-    acc = tl.zeros((M, DP), tl.float32)
-    for key0 in tl.range(lo, hi, KEYS, num_stages=STAGES):
-        key = key0 + j
-        if PAGE % KEYS == 0:
-            page = tl.load(pages + key0 // PAGE).to(tl.int64)
-            at = page * page_stride + (kv_head * PAGE + key0 % PAGE + j) * D
-        else:
-            page = tl.load(pages + key // PAGE, key < hi, 0).to(tl.int64)
-            at = page * page_stride + (kv_head * PAGE + key % PAGE) * D
-        there = (key < hi)[:, None] & (d < D)[None, :]
-        keys = tl.load(k + at[:, None] + d[None, :], there, 0.0)
-        values = tl.load(v + at[:, None] + d[None, :], there, 0.0)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        seen = (key[None, :] < end[:, None]) & (key < hi)[None, :]
-        if WINDOW:
-            seen = seen & (key[None, :] >= begin[:, None])
-        scores = tl.where(seen, scores, -float("inf"))
-        higher = tl.maximum(top, tl.max(scores, axis=1))
-        base = tl.where(higher == -float("inf"), 0.0, higher)
-        shares = tl.exp2(scores - base[:, None])
-        shrink = tl.exp2(top - base)
-        total = total * shrink + tl.sum(shares, axis=1)
-        acc = tl.dot(shares.to(values.dtype), values, acc * shrink[:, None],
-                     input_precision="ieee")  # fmt: skip
-        top = higher
-    return top, total, acc
-
-
 @triton.jit(do_not_specialize=["splits", "least", "table_width"])
-def _attend_kernel(q, k, v, table, tiles, first, last, partial, mass, out, page_stride,
-                   table_width, splits, least, scale, HEADS: tl.constexpr, GROUP: tl.constexpr,
-                   D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, PAGE: tl.constexpr,
-                   KEYS: tl.constexpr, WINDOW: tl.constexpr, WHOLE: tl.constexpr,
-                   STAGES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+def _attend_kernel(q, k, v, k_tiles, v_tiles, table, tiles, first, last, partial, mass, out,
+                   page_stride, table_width, splits, least, scale, HEADS: tl.constexpr,
+                   GROUP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr,
+                   PAGE: tl.constexpr, KEYS: tl.constexpr, WINDOW: tl.constexpr,
+                   WHOLE: tl.constexpr, TILED: tl.constexpr, STAGES: tl.constexpr,
+                   PDL: tl.constexpr):  # fmt: skip
     KV: tl.constexpr = HEADS // GROUP
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     m, d = tl.arange(0, M), tl.arange(0, DP)
@@ -70,9 +37,11 @@ def _attend_kernel(q, k, v, table, tiles, first, last, partial, mass, out, page_
     row = first_row + m // GROUP
     end = tl.load(last + row, live, 0)
     stop = tl.max(end, axis=0)
+    sure = tl.min(tl.where(end > 0, end, 0x7FFFFFFF), axis=0)  # rows that fill do not count
     begin = tl.full((M,), 0, tl.int32)
     start = 0
     if WINDOW:
+        sure = 0
         begin = tl.load(first + row, live, 0)
         start = tl.min(tl.where(live, begin, 0x7FFFFFFF), axis=0) // KEYS * KEYS
     each = tl.maximum(tl.cdiv(tl.cdiv(stop - start, KEYS), splits), least) * KEYS
@@ -83,8 +52,9 @@ def _attend_kernel(q, k, v, table, tiles, first, last, partial, mass, out, page_
     known = live[:, None] & (d < D)[None, :]
     after_previous(PDL)
     queries = tl.load(q + q_at, known, 0.0)
-    top, total, acc = read_keys(queries, k, v, pages, begin, end, lo, hi, kv_head, page_stride,
-                                scale, D, DP, M, PAGE, KEYS, WINDOW, STAGES)  # fmt: skip
+    top, total, acc = read_keys(queries, k, v, k_tiles, v_tiles, pages, begin, end, sure, lo, hi,
+                                kv_head, page_stride, scale, KV, D, DP, M, PAGE, KEYS, WINDOW,
+                                TILED, STAGES)  # fmt: skip
     if WHOLE:
         acc = acc / tl.where(total > 0.0, total, 1.0)[:, None]
         tl.store(out + q_at, acc.to(out.dtype.element_ty), known)
@@ -127,7 +97,8 @@ class Queries:
 
     tiles [T, 3] int32: first row, rows and sequence of each tile, at most `tile_rows` rows a tile.
     table [sequences, pages] int32: each sequence's pages. last [n] int32: row i sees the keys of
-    its sequence below last[i], and with `first` [n] none below first[i].
+    its sequence below last[i], and with `first` [n] none below first[i]. What a row gets that only
+    fills a tile, with last 0, means nothing.
     """
 
     tiles: Tensor
@@ -139,11 +110,15 @@ class Queries:
 
 @dataclass(frozen=True, slots=True)
 class KeyTiles:
-    """How a program walks its keys: keys a tile, pipeline stages, warps."""
+    """How a program walks its keys: keys a tile, pipeline stages, warps.
+
+    tiled: by tensor copies, where pages hold whole tiles and channels need no padding.
+    """
 
     keys: int
     stages: int
     warps: int
+    tiled: bool = False
 
 
 def key_tiles(packed: int, padded: int, programs: int, element_size: int) -> KeyTiles:
@@ -152,10 +127,8 @@ def key_tiles(packed: int, padded: int, programs: int, element_size: int) -> Key
         return KeyTiles(32, 2, 4)
     if packed == 16:
         return KeyTiles(128, 2, 8) if programs >= 128 and padded <= 128 else KeyTiles(64, 2, 4)
-    if packed > 64:
-        return KeyTiles(64, 2 if padded <= 128 else 3, 8)
-    few = 32 <= programs < 192
-    return KeyTiles(32, 3, 4) if padded > 128 or few else KeyTiles(64, 2, 4)
+    stages, keys = (4, 32) if padded > 128 else (2, 64)
+    return KeyTiles(64, stages, 8, True) if packed > 64 else KeyTiles(keys, stages, 4, True)
 
 
 def pieces(programs: int, group_rows: int) -> int:
@@ -163,7 +136,7 @@ def pieces(programs: int, group_rows: int) -> int:
 
     group_rows: rows of a tile times the query heads that share a kv head.
     """
-    resident = 132 if group_rows > 64 else 512
+    resident = 132 if group_rows > 64 else 256
     return 1 if programs >= 192 else max(1, min(32, resident // programs))
 
 
@@ -200,11 +173,13 @@ def paged_attention(
     walk = walk or key_tiles(packed, padded, tiles * kv_heads, q.element_size())
     sizes = {"HEADS": heads, "GROUP": group, "D": dim, "DP": padded, "M": packed}
     first = queries.last if queries.first is None else queries.first
+    tiled = walk.tiled and page_size % walk.keys == 0 and dim == padded and queries.first is None
+    copies = [_tiles(x, walk.keys) if tiled else x for x in kv]
     _attend_kernel[tiles, kv_heads, splits](
-        q, k, v, queries.table, queries.tiles, first, queries.last, partial, mass, out,
+        q, k, v, *copies, queries.table, queries.tiles, first, queries.last, partial, mass, out,
         k.stride(0), queries.table.shape[1], splits, max(1, least // walk.keys),
         dim**-0.5 * LOG2E, **sizes, PAGE=page_size, KEYS=walk.keys,
-        WINDOW=queries.first is not None, WHOLE=whole, STAGES=walk.stages,
+        WINDOW=queries.first is not None, WHOLE=whole, TILED=tiled, STAGES=walk.stages,
         **launch_options(q, warps=walk.warps),
     )  # fmt: skip
     if not whole:
@@ -214,6 +189,11 @@ def paged_attention(
             **launch_options(q, warps=1),
         )  # fmt: skip
     return out
+
+
+def _tiles(pages: Tensor, keys: int) -> TensorDescriptor:
+    dim = pages.shape[-1]
+    return TensorDescriptor.from_tensor(pages.view(-1, dim), [keys, dim])
 
 
 def padded_rows(rows: int, element_size: int) -> int:

@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from domino_kernels.gpu.attention import LOG2E, KeyTiles, Queries, padded_rows, read_keys
+from domino_kernels.gpu.attention import LOG2E, KeyTiles, Queries, padded_rows
+from domino_kernels.gpu.attention_walk import read_keys
 from domino_kernels.rollout_device import after_previous, launch_options
 
 NEAR, NEAR_KEYS, FAR = 16, 256, 24  # short pieces, keys of one, long pieces at most
@@ -60,6 +61,7 @@ def _attend_kernel(q, k, v, table, tiles, last, partial, mass, page_stride, tabl
     row = tl.load(tiles + tile * 3) + m // GROUP
     end = tl.load(last + row, live, 0)
     stop = tl.max(end, axis=0)
+    sure = tl.min(tl.where(end > 0, end, 0x7FFFFFFF), axis=0)
     q_at = (row * HEADS + kv_head * GROUP + m % GROUP)[:, None] * D + d[None, :]
     known = live[:, None] & (d < D)[None, :]
     after_previous(PDL)
@@ -67,8 +69,9 @@ def _attend_kernel(q, k, v, table, tiles, last, partial, mass, page_stride, tabl
     lo = _cut(piece, far, NEAR, NEAR_KEYS)
     while lo < stop:
         hi = tl.minimum(stop, _cut(piece + 1, far, NEAR, NEAR_KEYS))
-        top, total, acc = read_keys(queries, k, v, pages, end, end, lo, hi, kv_head, page_stride,
-                                    scale, D, DP, M, PAGE, KEYS, False, STAGES)  # fmt: skip
+        top, total, acc = read_keys(queries, k, v, k, v, pages, end, end, sure, lo, hi, kv_head,
+                                    page_stride, scale, HEADS // GROUP, D, DP, M, PAGE, KEYS,
+                                    False, False, STAGES)  # fmt: skip
         place = (tile * (HEADS // GROUP) + kv_head) * slots + piece
         tl.store(mass + (place * 2) * M + m, top)
         tl.store(mass + (place * 2 + 1) * M + m, total)

@@ -66,7 +66,8 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         "--data-plane",
         choices=("auto", "inline", "shm", "cuda-ipc", IN_PROCESS),
         help="how rows go from verify to draft: in shared or GPU memory, in messages, or with both "
-        "in one process (default: auto, the fastest of the first three)",
+        f"in one process (default: {IN_PROCESS} where one GPU has both models, which two processes "
+        "would share by time slices; else auto, the fastest of the first three)",
     )
     group.add_argument(
         "--dtype", choices=DTYPES, metavar="DTYPE", help="float32, bfloat16, float16"
@@ -178,7 +179,7 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
         mode=args.mode,
         device=args.device,
         draft_device=args.draft_device,
-        data_plane=args.data_plane,
+        data_plane=args.data_plane or _plane_of_devices(args, draft),
         dtype=DTYPES[args.dtype] if args.dtype else None,
         width=args.width,
         width_policy=args.width_policy,
@@ -191,6 +192,16 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
         draft_tp=args.draft_tp or 1,
         show_logs=show_logs,
     )
+
+
+def _plane_of_devices(args: argparse.Namespace, draft: str | None) -> str | None:
+    """What is taken where no flag says it."""
+    ranks = (args.tp or 1) * (args.draft_tp or 1)
+    gpu = (args.device or "cpu").startswith("cuda")
+    if draft is None or not gpu or ranks > 1 or args.draft_device not in (None, args.device):
+        return None
+    say(f"one GPU for both models: one process for both ({flag('data_plane')} auto for two)")
+    return IN_PROCESS
 
 
 def _refuse_drafting(args: argparse.Namespace) -> None:

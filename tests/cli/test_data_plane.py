@@ -9,7 +9,7 @@ from domino_cli.errors import UsageError
 from domino_cli.stack import Stack, StackConfig
 from domino_cli.stack_arguments import add_stack_arguments, stack_config
 from domino_client import Client
-from tests.recorded_models import DOMINO_SHIFT, PROMPTS
+from tests.recorded_models import DOMINO_SHIFT, PROMPTS, TARGET
 from tests.services.whole import target_with_tokenizer
 
 
@@ -57,3 +57,24 @@ def test_one_process_is_one(flag: str) -> None:
     args.mode = None
     with pytest.raises(UsageError, match="needs processes of its own"):
         stack_config(args, show_logs=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "one"),
+    [
+        (["--device=cuda"], True),
+        (["--device=cuda", "--draft-device=cuda"], True),
+        (["--device=cuda", "--data-plane=auto"], False),
+        (["--device=cuda:0", "--draft-device=cuda:1"], False),
+        (["--device=cuda", "--tp=2"], False),
+        (["--device=cpu"], False),
+        ([], False),
+    ],
+)
+def test_one_gpu_wants_one_process(flags: list[str], one: bool) -> None:
+    """Two processes on one GPU take turns at it, in slices longer than a draft's step."""
+    parser = argparse.ArgumentParser()
+    add_stack_arguments(parser)
+    args = parser.parse_args([f"--target={TARGET}", f"--draft={DOMINO_SHIFT}", *flags])
+    args.mode = None
+    assert stack_config(args, show_logs=False).in_process is one

@@ -23,7 +23,7 @@ from training.errors import TrainingError
 from training.evaluate import MACRO, read_held_out
 from training.export import WEIGHTS_FILE
 from training.session import EXPORT
-from training.watch import METRICS, scalars
+from training.watch import METRICS, Speed, scalars
 
 NEW = 24
 
@@ -185,3 +185,21 @@ def test_a_diverged_run_stops_and_keeps_the_good_checkpoint(tmp_path: Path) -> N
         resumed.run(lambda _: None)
     assert (tmp_path / "diverged_0000009" / checkpoint.MODEL).is_file()
     assert (tmp_path / checkpoint.TRACKER).read_text() == "6\n"
+
+
+def test_the_step_that_compiles_is_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute of compiling told as the speed makes a run of an hour one of days."""
+    now = [100.0]
+    monkeypatch.setattr("training.watch.time.monotonic", lambda: now[0])
+    speed = Speed(20, 120)
+    for seconds, step, left in ((60.0, 21, 99 * 60.0), (0.5, 22, 98 * 0.5), (0.5, 23, 97 * 0.5)):
+        now[0] += seconds
+        assert speed.eta_s(step) == pytest.approx(left)
+    assert speed.first_s == 60.0 and speed.steps_per_s(23) == pytest.approx(2.0)
+
+
+def test_a_run_tells_its_first_step(tmp_path: Path) -> None:
+    """Nothing until log_interval looks like a hang on a slow machine."""
+    told: list[str] = []
+    runs.session(tmp_path, steps=3, log_interval=3).run(told.append)
+    assert told[0].startswith("step 1 is done in ") and told[1].startswith("step 3/3 ")

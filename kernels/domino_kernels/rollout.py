@@ -150,12 +150,11 @@ class DominoRollout:
         """
         batch, n = self._check(hidden, current)
         keys, ids = self._keys, self._ids[: n * batch].view(batch, n)
-        base, from_hidden = self._project(hidden, current)
+        base, from_hidden = self._project(hidden, current, ids)
         if self._in_one_launch(batch):
             assert self.resident is not None
             self.resident.run(base, from_hidden, keys, ids)
             return ids
-        self._steps.run(0, keys, 1, from_hidden[0], ids)
         parts = self._first(base[0], n)
         if self._pool is not None and n > 1:
             parts = self._pool.select(base[1:], keys, parts)
@@ -174,7 +173,7 @@ class DominoRollout:
 
     def _first(self, base: Tensor, n: int) -> int:
         """Keys of the first of n tokens; returns their parts."""
-        return first_token(base, self._keys, self._offset)
+        return first_token(base, self._keys, self._offset, early=False)
 
     def _check(self, hidden: Tensor, current: Tensor) -> tuple[int, int]:
         batch, n, width = hidden.shape
@@ -192,8 +191,11 @@ class DominoRollout:
             raise ValueError(f"current is {tuple(current.shape)}, needs [{batch}]")
         return batch, n
 
-    def _project(self, hidden: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
-        """Packs the rows step-major; base logits [n, B, V] and W1's hidden part [n, B, E]."""
+    def _project(self, hidden: Tensor, current: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Packs the rows step-major; base logits [n, B, V] and W1's hidden part [n, B, E].
+
+        Beside them: the state behind the current tokens, or what one launch needs.
+        """
         batch, n, width = hidden.shape
         packed = self._packed[: n * batch * width].view(n * batch, width)
         _begin_kernel[(n, batch)](
@@ -208,6 +210,8 @@ class DominoRollout:
             if self._in_one_launch(batch):
                 assert self.resident is not None
                 self.resident.reset(batch, n)
+            else:
+                self._steps.run(0, self._keys, 1, from_hidden[:batch], ids)
         base = self._base_logits(packed)
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)

@@ -107,7 +107,7 @@ def tiling(requests: int, element_size: int) -> tuple[int, int, int, int]:
     return (64 if requests > 32 else 128), 3, 8, 1
 
 
-def first_token(base: Tensor, keys: Tensor, first: int = 0) -> int:
+def first_token(base: Tensor, keys: Tensor, first: int = 0, *, early: bool = True) -> int:
     """base [B, V] float32 -> the highest base logits' keys in keys [parts, B]; returns parts.
 
     first: the token of column 0.
@@ -116,7 +116,7 @@ def first_token(base: Tensor, keys: Tensor, first: int = 0) -> int:
     parts: int = triton.cdiv(base.shape[1], tile)
     _first_kernel[len(base), parts](
         base, keys, len(base), base.stride(0), first, V=base.shape[1], T=tile,
-        **launch_options(base, warps=8),
+        **launch_options(base, warps=8, early=early),
     )  # fmt: skip
     return parts
 

@@ -131,12 +131,14 @@ for rows in (3, 70):  # what is behind the last row is neither read nor written
     room = torch.full((1, rows, 64), torch.nan)
     assert wide_parts(x, w, Tiling(columns=32, depth=16, rows=64), room) is room
     assert not room.isnan().any()
-    own = Tiling(columns=32, depth=16, rows=64)
-    torch.testing.assert_close(wide_gated(x, w, own), linear_gated(x, w, own))
+    wanted = linear_gated(x, w, Tiling(columns=32, depth=16))
+    for columns, more in ((32, 0), (16, 16), (16, 32), (64, 0)):  # the last two: over the edge
+        found = wide_gated(x, w, Tiling(columns=columns, more=more, depth=16, rows=64))
+        torch.testing.assert_close(found, wanted)
 """
 
 FIXED = """
-from domino_kernels.gpu.few_rows import GatedLinear, GpuLinear, fixed_tilings
+from domino_kernels.gpu.few_rows import GatedLinear, GpuLinear, fixed_tilings, wide_gated_tilings
 from domino_kernels.gpu.linear import linear_reference
 
 rng = torch.Generator().manual_seed(6)
@@ -153,6 +155,12 @@ for shape in ((6144, 4096), (1536, 576), (576, 1536), (49152, 576), (151936, 409
     found = fixed_tilings(*shape, 2).values()
     assert len({(t.columns, t.depth, t.splits) for t in found}) == 1, "one order of additions"
     assert max(t.rows for t in found) == 128 and all(t.fits(*shape) for t in found)
+for half in (1536, 4096, 11008, 12288, 12800, 25600):
+    for t in wide_gated_tilings(half).values():
+        tiles = -(-half // (t.columns + t.more))
+        held = (t.rows + 2 * (t.columns + t.more)) * t.depth * 2 * t.stages
+        assert tiles <= 132 or (tiles <= 264 and 2 * held < 227 * 1024), "all run at once"
+        assert held < 227 * 1024, "a multiprocessor's shared memory"
 """
 
 BETWEEN = """

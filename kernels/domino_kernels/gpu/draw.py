@@ -97,10 +97,10 @@ def _reaching(key, weight, goal, turn, sums, meet, part, parts, LOW: tl.constexp
     bound, lane = part * 0 + LOWEST, tl.arange(0, 4)
     for group in tl.range((32 - LOW) // 2):
         shift = 30 - 2 * group
-        a = tl.sum(tl.where(key >= bound + (1 << shift), weight, 0.0), axis=0)
-        b = tl.sum(tl.where(key >= bound + (2 << shift), weight, 0.0), axis=0)
-        c = tl.sum(tl.where(key >= bound + (3 << shift), weight, 0.0), axis=0)
-        found = _of_all(_four(0.0, a, b, c), turn, sums, meet, part, parts, PARTS)
+        a = tl.sum(tl.where(key >= bound + (1 << shift), weight, 0), axis=0)
+        b = tl.sum(tl.where(key >= bound + (2 << shift), weight, 0), axis=0)
+        c = tl.sum(tl.where(key >= bound + (3 << shift), weight, 0), axis=0)
+        found = _of_all(_four(0, a, b, c), turn, sums, meet, part, parts, PARTS)
         enough = (tl.sum(found, axis=0) >= goal) & (lane > 0)
         bound += tl.max(tl.where(enough, lane, 0), axis=0) << shift
         turn += 1
@@ -131,7 +131,7 @@ def _draw_kernel(logits, keys, counts, positions, knobs, seeds, sums, meets, par
         weight = tl.where(v < V, tl.exp((score.to(tl.float64) - top) / heat), 0.0)
         last, turn, goal = part * 0 + LOWEST, part * 0, top * 0.0
         if (top_k > 0.0) & (top_k < V):
-            one = tl.where(v < V, 1.0, 0.0).to(tl.float64)
+            one = (v < V).to(tl.int32)
             last, turn = _reaching(key, one, top_k, turn, room, meet, part, parts, LOW, PARTS)
         if top_p < 1.0:
             likely = tl.where(key >= last, weight, 0.0)

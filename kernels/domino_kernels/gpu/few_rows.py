@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from domino_kernels.gpu.linear import Tiling, linear_gated, linear_parts
-from domino_kernels.gpu.linear_wide import ROWS, wide_gated, wide_parts
+from domino_kernels.gpu.linear_wide import LEAST_ROWS, ROWS, wide_gated, wide_parts
 from domino_kernels.gpu.silu import silu_mul
 
 # As measured fastest on an H200 (benchmarks/gpu_verify_sweep.py): long rows of weights in deep
@@ -36,7 +36,7 @@ class GpuLinear:
         else:
             self._tilings = {
                 rows: choose_tiling(features, width, rows) if own else None
-                for rows in (16, 32, 64, ROWS)
+                for rows in (16, 32, LEAST_ROWS, ROWS, 2 * ROWS)
             }
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -48,7 +48,7 @@ class GpuLinear:
         if tiling is None:
             return torch.mm(x, self.weight.T, out=out)[None]
         kept = out[None] if out is not None and tiling.splits == 1 else None
-        wide = tiling.rows == ROWS and tiling.fits(*self.weight.shape)
+        wide = tiling.rows >= LEAST_ROWS and tiling.fits(*self.weight.shape)
         product = wide_parts if wide else linear_parts
         return product(x, self.weight, tiling, kept)
 
@@ -68,33 +68,48 @@ class GatedLinear(GpuLinear):
         fits = own and SHORT.fits(half, width)
         self._gated: dict[int, Tiling] = {}
         if fits and fixed:
-            self._gated = {n: _of_rows(SHORT, n) for n in FIXED_ROWS}
+            self._gated = {n: _of_rows(SHORT, n) for n in FIXED_ROWS} | wide_gated_tilings(half)
         elif fits and half // SHORT.columns >= LEAST:
             self._gated = {n: replace(SHORT, rows=n, stages=5) for n in (16, 32)}
-            if half // SHORT.columns <= 2 * WAVE:  # all at once; cuBLAS is as fast up to 64 rows
-                self._gated[ROWS] = replace(SHORT, rows=ROWS, stages=3)
+            self._gated |= wide_gated_tilings(half)
 
     def gated(self, x: Tensor) -> Tensor:
         """x [n, in] -> [n, N]."""
         rows = next((rows for rows in self._gated if len(x) <= rows), None)
         rows = rows or (max(self._gated, default=None) if self.fixed else None)
-        if rows and (self.fixed or rows < ROWS or len(x) > 64):
-            product = wide_gated if rows == ROWS else linear_gated
+        if rows:
+            product = wide_gated if rows >= LEAST_ROWS else linear_gated
             return product(x, self.weight, self._gated[rows])
         return silu_mul(self(x), x.dtype, self.bias)
 
 
+def wide_gated_tilings(half: int) -> dict[int, Tiling]:
+    """For a product of `half` gates and ups, by rows: as many tiles as run at once, or two each."""
+    tiles = half / 96
+    if tiles <= WAVE and tiles > 0.9 * WAVE:
+        few = replace(SHORT, rows=LEAST_ROWS, more=32)
+        return {LEAST_ROWS: few, ROWS: replace(few, rows=ROWS, stages=4)}
+    return {ROWS: replace(SHORT, rows=ROWS, stages=3)} if half // 64 <= 2 * WAVE else {}
+
+
 def choose_tiling(features: int, width: int, rows: int) -> Tiling | None:
-    """How to run a layer [features, width] on up to 16, 32, 64 or 128 rows; None: by cuBLAS."""
+    """How to run a layer [features, width] on up to 16, 32, 64, 128 or 256 rows; None: by cuBLAS.
+
+    From 33 rows on cuBLAS is ahead wherever a layer has tiles enough of its own.
+    """
     tiles = features // 64
+    at_once = 2 * tiles <= WAVE
+    if rows > ROWS:
+        found = replace(SHORT, rows=ROWS, columns=128, splits=2)
+        return found if at_once and found.fits(features, width) else None
     if rows == ROWS:
         found = replace(LONG, rows=rows, splits=2)
-        return found if 2 * tiles <= WAVE and found.fits(features, width) else None
+        return found if at_once and found.fits(features, width) else None
     if tiles > MANY:
         found = replace(HUGE, rows=rows)
-    elif rows > 32:  # cuBLAS is ahead wherever a layer has tiles enough of its own
-        found = replace(LONG, rows=rows, warps=8, splits=2)
-        return found if tiles < 96 and found.fits(features, width) else None
+    elif rows == LEAST_ROWS:
+        found = replace(LONG, rows=rows, splits=2, stages=5 if at_once else 3)
+        return found if tiles <= 96 and found.fits(features, width) else None
     elif tiles < 96:
         found = replace(LONG, rows=rows, splits=4)
     else:

@@ -71,7 +71,8 @@ def _gated_kernel(x, w, out, rows, N, K, steps, M: tl.constexpr, BN: tl.constexp
 class Tiling:
     """One way to run a layer: output columns and input columns a tile, pieces of the input's width.
 
-    ahead: tiles of weights brought to the L2 cache while the kernel before still runs.
+    ahead: tiles of weights brought to the L2 cache while the kernel before still runs. more: output
+    columns of a second part of a tile, of gated products by tensor copies only.
     """
 
     columns: int = 64
@@ -81,6 +82,7 @@ class Tiling:
     warps: int = 4
     ahead: int = 0
     rows: int = 16
+    more: int = 0
 
     def fits(self, out_features: int, in_features: int) -> bool:
         """Whether no tile hangs over the edge of a weight of that shape."""

@@ -1,8 +1,8 @@
 """Finds seats for requests that lost their draft, or never had one: half-open, with growing pauses.
 
 verify_service.drafting reports them; the new session is sent every committed row again, which pages
-keep beside the KV, so that the draft's state is what it was. For a draft with other weights positions
-run again. Until then they decode plainly.
+keep beside the KV, so that the draft's state is what it was; for other weights they are made again.
+Until then they decode plainly.
 """
 
 import logging

@@ -40,6 +40,7 @@ TENSOR_MODULES = [
     "serving.tensors",
     "serving.transport.choice",
     "serving.transport.cuda_ipc",
+    "serving.transport.early",
     "serving.transport.receiver",
     "serving.transport.sender",
     "serving.transport.shm",

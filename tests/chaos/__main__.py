@@ -108,7 +108,10 @@ def _signalled() -> threading.Event:
 def _device_storm(
     tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace
 ) -> dict[str, Any]:
-    verify, draft = ({"device": device, "page_size": 64} for device in args.devices.split(","))
+    verify, draft = (
+        {"device": device, "page_size": 64, "data_plane": args.data_plane}
+        for device in args.devices.split(",")
+    )
     draft |= {"max_sessions": 16}
     with cluster(tokenizer, drafts=2, draft=draft, measured=True, **ROOM, **verify) as services:
         found = storm_of_kills(services, cases, args.storm_s, args.seed)
@@ -149,6 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--devices", default="cuda,cuda", help=f"the {ON_GPU}'s, of verify and draft (%(default)s)"
     )
+    parser.add_argument("--data-plane", default="auto", help=f"the {ON_GPU}'s (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument(

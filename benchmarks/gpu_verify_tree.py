@@ -5,13 +5,12 @@ with `--tree FILE` a run compares them with every file of the project that it ha
 """
 
 import argparse
-import hashlib
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.provenance import ROOT, git, tree
+from benchmarks.provenance import ROOT, blob, git, tree
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
@@ -34,12 +33,6 @@ def imported_tree(file: Path | None) -> dict[str, Any]:
         if known["blobs"].get(path.relative_to(ROOT).as_posix()) != blob(path)
     ]
     return {"commit": known["commit"], "clean": not changed, "changed": changed}
-
-
-def blob(path: Path) -> str:
-    """git's name of a file's content."""
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """Where a figure comes from: hardware, versions, time, command and the state of the tree."""
 
+import hashlib
+import json
 import os
 import platform
 import shlex
@@ -106,13 +108,30 @@ def command(name: str, arguments: Sequence[str]) -> str:
 def tree(root: Path = ROOT) -> dict[str, Any]:
     """{"commit", "clean"}: clean when the commit alone tells what code ran.
 
-    commit is None, and clean False, outside a git checkout.
+    Outside a git checkout the file `tree.json` beside an archive tells (benchmarks.gpu_verify_tree
+    writes it); without one commit is None, and clean False.
     """
     commit = git(root, "rev-parse", "HEAD")
     if commit is None:
-        return {"commit": None, "clean": False}
+        return archived(root)
     changes = git(root, "status", "--porcelain", "--untracked-files=all", "--", ".", *NO_CODE)
     return {"commit": commit, "clean": changes == ""}
+
+
+def archived(root: Path) -> dict[str, Any]:
+    """As `tree`: clean when every file of Python there is the commit's."""
+    if not (file := root / "tree.json").exists():
+        return {"commit": None, "clean": False}
+    known = json.loads(file.read_text())
+    code = root.rglob("*.py")
+    same = all(known["blobs"].get(path.relative_to(root).as_posix()) == blob(path) for path in code)
+    return {"commit": known["commit"], "clean": same}
+
+
+def blob(path: Path) -> str:
+    """git's name of a file's content."""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def git(root: Path, *arguments: str) -> str | None:

@@ -1,5 +1,7 @@
 """What a result says of the machine and the tree it comes from."""
 
+import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -51,6 +53,19 @@ def test_code_that_changes_during_a_run_makes_its_tree_dirty(repository: Path) -
 def test_a_folder_without_git_is_never_clean(tmp_path: Path) -> None:
     """Prevents figures of an unpacked archive, whose code nobody can name."""
     assert tree(tmp_path) == {"commit": None, "clean": False}
+
+
+def test_an_archive_is_clean_while_all_its_code_is_the_commits(repository: Path) -> None:
+    """Prevents figures of an unpacked archive that somebody has edited, or added code to."""
+    listed = subprocess.run(
+        ["git", "ls-tree", "-r", "HEAD"], cwd=repository, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    blobs = {line.split("\t")[1]: line.split()[2] for line in listed}
+    (repository / "tree.json").write_text(json.dumps({"commit": "c0ffee", "blobs": blobs}))
+    shutil.rmtree(repository / ".git")
+    assert tree(repository) == {"commit": "c0ffee", "clean": True}
+    (repository / "new.py").write_text("2\n")
+    assert tree(repository) == {"commit": "c0ffee", "clean": False}
 
 
 def test_native_bfloat16_is_read_from_the_flags(

@@ -185,6 +185,8 @@ def open_session(
     size = features.size
     kept = "kept" if keep else "not kept"
     report(f"{size.rows} rows of {size.tokens} tokens; features {size.bytes / 1e9:.1f} GB, {kept}")
+    blocks = config.rows * config.anchors * config.accumulation * ranks.count
+    report(f"a step learns {blocks} blocks of {config.block_size} at most")
     if config.features == "disk":
         file = features.on_disk(config.output / FEATURES)
         report(file.describe())

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_verify_tree import add_argument as add_tree_argument
-from benchmarks.gpu_verify_tree import imported_tree
 from benchmarks.provenance import Origin, cpu
 from tests.chaos.cancels import storm
 from tests.chaos.cluster import cluster
@@ -164,7 +162,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help="results of earlier runs, to be kept with these",
     )
-    add_tree_argument(parser)
     args = parser.parse_args(argv)
     if unknown := set(args.runs) - set(RUNS):
         parser.error(f"unknown runs {', '.join(sorted(unknown))}; known: {', '.join(RUNS)}")
@@ -182,7 +179,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(made))
     if args.json:
         kept = {"benchmark": "chaos", **origin.at_end(), "cpu": cpu().as_json()}
-        kept |= {"tree": imported_tree(args.tree)} if args.tree else {}
         kept |= {"figures": made, "parts": parts, "results": results}
         args.json.write_text(json.dumps(kept, indent=1) + "\n")
     return int(any(not figure["met"] for figure in made))

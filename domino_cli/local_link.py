@@ -60,12 +60,13 @@ class LocalDraftLink:
         """Until it is closed, or other weights are served."""
         return self._open and self.context_id == self.engine.context_id
 
-    def begin(self, sessions: Mapping[int, int], verified: "Verified", count: int) -> None:
+    def begin(self, sessions: Mapping[int, int], verified: "Verified", count: int) -> Begun | None:
         """As verify_service.early_drafts.EarlyLink."""
         with self._lock:
             self._begun = None
             if self.alive:
                 self._begun = self.engine.begin(self._stream, sessions, verified, count)
+            return self._begun.step if self._begun else None
 
     def go_on(self, request: draft_pb2.StepRequest) -> Begun | None:
         """As verify_service.early_drafts.EarlyLink."""

@@ -55,22 +55,26 @@ class Exchange:
 def next_step(
     sequence: Sequence, draft: DraftSession, max_rows: int, draft_tokens: int | None
 ) -> draft_pb2.SessionStep:
-    """Rows the draft lacks, and the block to draft once it has them all.
-
-    No more proposals than the request can still take beside the bonus token: the positions
-    verified then never pass the end of the context.
-    """
+    """Rows the draft lacks, and the block to draft once it has them all."""
     # A preempted sequence has fewer rows than its draft until its positions have run again.
     count = max(0, min(sequence.kv_len - draft.kv_len, max_rows))
     draft.step += 1
     step = draft_pb2.SessionStep(
         session=draft.session, step=draft.step, rows_start=draft.kv_len, num_rows=count
     )
-    left = sequence.request.max_tokens - sequence.num_generated
-    wanted = min(draft.plan.draft_tokens, left - 1)
-    if draft_tokens is not None:
-        wanted = min(wanted, draft_tokens)
-    if not sequence.in_prefill and draft.kv_len + count == sequence.kv_len and wanted > 0:
+    asked = wanted(sequence, draft, draft_tokens)
+    if not sequence.in_prefill and draft.kv_len + count == sequence.kv_len and asked > 0:
         step.current = sequence.tokens[-1]
-        step.draft_tokens = wanted
+        step.draft_tokens = asked
     return step
+
+
+def wanted(sequence: Sequence, draft: DraftSession, draft_tokens: int | None) -> int:
+    """Proposals to ask for, `draft_tokens` at most.
+
+    No more than the request can still take beside the bonus token: the positions verified then
+    never pass the end of the context.
+    """
+    left = sequence.request.max_tokens - sequence.num_generated
+    most = min(draft.plan.draft_tokens, left - 1)
+    return most if draft_tokens is None else min(most, draft_tokens)

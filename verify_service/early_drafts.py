@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
+from verify_service.draft_exchange import wanted
 from verify_service.draft_link import DraftLink
-from verify_service.scheduler import Work
+from verify_service.executor import Executor
+from verify_service.scheduler import Scheduler, Work
 from verify_service.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -21,8 +23,13 @@ if TYPE_CHECKING:
 
 
 class Proposals(Protocol):
-    """Of the sequences of a step, in its order: on the device, and on the host once it is done."""
+    """Of the sequences of a step, in its order: on the device, and on the host once it is done.
 
+    taken: rows that the draft was given of each, and its current token.
+    """
+
+    @property
+    def taken(self) -> list[tuple[int, int]]: ...
     @property
     def ids(self) -> Tensor: ...
     @property
@@ -45,6 +52,10 @@ class Some:
         return every.index_select(0, rows.to(every.device, non_blocking=True))
 
     @property
+    def taken(self) -> list[tuple[int, int]]:
+        return [self.of.taken[row] for row in self.rows]
+
+    @property
     def proposals(self) -> list[list[int]]:
         return [self.of.proposals[row] for row in self.rows]
 
@@ -53,7 +64,9 @@ class Some:
 class EarlyLink(DraftLink, Protocol):
     """To a draft in this process; other links never begin."""
 
-    def begin(self, sessions: Mapping[int, int], verified: "Verified", count: int) -> None:
+    def begin(
+        self, sessions: Mapping[int, int], verified: "Verified", count: int
+    ) -> Proposals | None:
         """Starts `count` proposals for each session behind a verify step on the same device, where
         that can be; sessions: in the step's order, with the most rows it may give each."""
         ...
@@ -68,18 +81,14 @@ class EarlyDrafts:
 
     def __init__(self) -> None:
         self._link: EarlyLink | None = None
-        self._sequences: list[Sequence] = []
-        self._asked: dict[int, int] = {}  # proposals by session
-        self._proposals: Proposals | None = None
-
-    @property
-    def is_at_work(self) -> bool:
-        """Whether blocks of the last message are on their way."""
-        return self._proposals is not None
+        self._begun: Proposals | None = None
+        self._places: dict[int, tuple[int, int]] = {}  # by id(): row and start of each sequence
+        self._count = 0
+        self.is_at_work = False  # blocks of the last message are on their way
 
     def begin(self, work: Seq[Work], verified: "Verified | None") -> None:
         """Behind the step that runs `work`, where all of it is drafted for alike."""
-        self._link = self._proposals = None
+        self._link, self._begun, self.is_at_work = None, None, False
         drafts = [item.sequence.draft for item in work]
         count = max((len(item.ids) - 1 for item in work), default=0)
         if verified is None or not count:
@@ -94,29 +103,44 @@ class EarlyDrafts:
             if draft.kv_len != item.start:
                 return
             sessions[draft.session] = len(item.ids)
-        link.begin(sessions, verified, count)
-        self._link, self._sequences = link, [item.sequence for item in work]
+        self._link, self._begun = link, link.begin(sessions, verified, count)
+        self._places = {id(w.sequence): (row, w.start) for row, w in enumerate(work)}
+        self._count = count
 
     def go_on(self, link: DraftLink, request: draft_pb2.StepRequest) -> bool:
         """Whether the link's draft does already what is asked for."""
         if self._link is None or link is not self._link:
             return False
-        self._proposals = self._link.go_on(request)
-        self._asked = {step.session: step.draft_tokens for step in request.steps}
-        return self._proposals is not None
+        self.is_at_work = self._link.go_on(request) is not None
+        return self.is_at_work
 
-    def next_step(self, running: Seq[Sequence]) -> "tuple[list[Work], Proposals] | None":
-        """The step after this message's, where it is known but for its proposals: nobody has come.
-        Ids of proposals stand for those on the device."""
-        proposals, self._proposals = self._proposals, None
-        places = {id(sequence): row for row, sequence in enumerate(self._sequences)}
-        if proposals is None or not running or any(id(one) not in places for one in running):
+    def start_next(
+        self, executor: Executor, scheduler: Scheduler, draft_tokens: int | None
+    ) -> None:
+        """The step after the one committed, of `draft_tokens` proposals at most, while the draft
+        works; where the next message opens sessions it is not asked for what it began."""
+        if any(s.draft and not s.draft.opened for s in scheduler.waiting):
+            return
+        if known := self._next_step(scheduler.running, draft_tokens):
+            executor.start_ahead(*known)
+
+    def _next_step(
+        self, running: Seq[Sequence], draft_tokens: int | None
+    ) -> "tuple[list[Work], Proposals] | None":
+        """What is known but for the proposals, where nobody has come; ids of these stand for those
+        on the device."""
+        if not self._begun or not running or draft_tokens == 0:
             return None
         work: list[Work] = []
+        rows: list[int] = []
         for sequence in running:
-            if not sequence.draft or sequence.draft.session not in self._asked:
+            place, draft = self._places.get(id(sequence)), sequence.draft
+            if place is None or draft is None or draft.plan.link is not self._link:
                 return None
-            count = self._asked[sequence.draft.session]
-            ids = [sequence.tokens[-1], *[0] * count]
-            work.append(Work(sequence=sequence, ids=ids, choices=1 + count))
-        return work, Some(proposals, [places[id(sequence)] for sequence in running])
+            row, start = place
+            current, count = sequence.tokens[-1], max(wanted(sequence, draft, draft_tokens), 0)
+            if self._begun.taken[row] != (sequence.kv_len - start, current) or count > self._count:
+                return None
+            work.append(Work(sequence=sequence, ids=[current, *[0] * count], choices=1 + count))
+            rows.append(row)
+        return work, Some(self._begun, rows)

@@ -202,17 +202,17 @@ class Engine:
         """What was committed out, the next proposals in."""
         with self._losing_drafts():
             draft_tokens = self._widths.draft_tokens(self.scheduler.running)
+            if not self._widths.halves:
+                self.drafting.early.start_next(self._executor, self.scheduler, draft_tokens)
             members = [*(item.sequence for item in work), *self.scheduler.waiting]
             return self._halves.exchange(
-                members, draft_tokens, clock, halves=self._widths.halves, meanwhile=self._meanwhile
+                members,
+                draft_tokens,
+                clock,
+                halves=self._widths.halves,
+                meanwhile=self._send_chunks,
             )
         return []
-
-    def _meanwhile(self) -> None:
-        """While drafts work: the next step starts, where it is known, and tokens are sent."""
-        if next_step := self.drafting.early.next_step(self.scheduler.running):
-            self._executor.start_ahead(*next_step)
-        self._send_chunks()
 
     def _send_chunks(self) -> None:
         for sequence in list(self._unsent):

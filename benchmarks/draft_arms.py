@@ -31,8 +31,8 @@ from training.embedded_answers import encode
 from training.export import export, parse_draft
 from training.features import Features
 from training.mask import with_mask
+from training.opening import load_target, make_objective
 from training.ranks import ONE_RANK
-from training.session import load_target, make_objective
 from training.speculate import Speculation
 from training.start import first_weights
 from training.target import BatchTarget

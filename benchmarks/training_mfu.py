@@ -30,8 +30,8 @@ from serving.draft_tensors import draft_tensors
 from training.config import TrainConfig
 from training.dataset import Document, PackedRows, pack
 from training.features import Features
+from training.opening import make_objective
 from training.ranks import Ranks, join, own_device
-from training.session import make_objective
 from training.target import BatchTarget
 from training.trainer import Trainer
 

@@ -60,8 +60,8 @@ def execute(args: argparse.Namespace) -> int:
     from serving.device import open_device
     from training.checkpoint import iterations
     from training.config import load_config
+    from training.opening import open_session
     from training.ranks import join, own_device
-    from training.session import open_session
 
     config = load_config(Path(args.config), args.overrides)
     config = dataclasses.replace(

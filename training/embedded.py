@@ -23,8 +23,9 @@ from serving.tensors import DTYPES
 from training.config import TrainConfig, load_config
 from training.dataset import Document, read_dataset
 from training.embedded_answers import encode
+from training.opening import load_target, open_session
 from training.ranks import Ranks, join, place
-from training.session import Session, load_target, open_session
+from training.session import Session
 from training.speculate import (
     Answer,
     Speculation,

@@ -10,7 +10,8 @@ from serving.draft_config import DraftConfig
 from tests.recorded_models import TARGET
 from training.config import TrainConfig
 from training.dataset import Document
-from training.session import Session, open_session
+from training.opening import open_session
+from training.session import Session
 from training.start import new_weights
 
 # PyTorch's compiler warns of its own parts, of gradients it looks at while it traces, and of

@@ -11,7 +11,7 @@ from tests.training import runs
 from training.config import TrainConfig, load_config
 from training.dataset import Document
 from training.errors import TrainingError
-from training.session import open_session
+from training.opening import open_session
 
 BASE = 'target = "t"\ndata = "d"\noutput = "o"\nmask_token_id = 5\nsteps = 10\n'
 

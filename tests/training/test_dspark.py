@@ -25,8 +25,9 @@ from training.distance import DistanceHead, distance_losses
 from training.dspark import markov
 from training.evaluate import HeldOut, evaluate
 from training.generate import Generator, Limits
+from training.opening import open_session
 from training.regenerate import document
-from training.session import EXPORT, open_session
+from training.session import EXPORT
 
 KINDS = ("vanilla", "gated", "rnn")
 NEW, TAPS = 40, (1, 2, 3)

@@ -16,8 +16,8 @@ from tests.engines import MODES, engines
 from tests.recorded_models import PROMPTS, TARGET
 from tests.training import runs, tiny
 from training.generate import Generator, Limits
+from training.opening import open_session
 from training.regenerate import document
-from training.session import open_session
 from training.speculate import Speculation
 from training.start import read_weights
 

@@ -9,7 +9,7 @@ from tests.training import runs
 from training import feature_file
 from training.errors import TrainingError
 from training.feature_file import ABOUT, FILE
-from training.session import open_session
+from training.opening import open_session
 
 
 @pytest.mark.parametrize("soft", [0.0, 0.5])

@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import save_file
 from tests.training import runs
 from training.ranks import join, own_device
-from training.session import open_session
+from training.opening import open_session
 
 torch.set_num_threads(1)
 device = own_device(sys.argv[3])

@@ -1,8 +1,7 @@
 """One pass of the target on a GPU: graphs for steps, single launches for prompts.
 
 A graph makes the argmax of each row or draws from it; tokens with masked stop ids or with
-log-probabilities are made behind it, from the logits it leaves. So are those drawn over several
-ranks, each of which has a part of the logits.
+log-probabilities are made behind it, from the logits it leaves.
 """
 
 from collections.abc import Callable
@@ -106,7 +105,7 @@ class GpuExecutor(Executor):
 
     def _start_next(self, work: Seq[Work], step: Step) -> None:
         """What may start before `step` with `work` is committed: a draft, or a plain step."""
-        if all(map(self._in_graph, work)):
+        if all(map(chosen_in_graph, work)):
             self.launched, self._ahead = step.verified, next_step(work, step)
         if self._ahead:
             self._tell(None)
@@ -193,7 +192,7 @@ class GpuExecutor(Executor):
             Chosen(ids=row[2 : 2 + len(w.ids)]) if row[0] >= 0 else Chosen(ids=[], usable=False)
             for row, w in zip(found, work, strict=False)
         ]
-        own = [i for i, item in enumerate(work) if not self._in_graph(item)]
+        own = [i for i, item in enumerate(work) if not chosen_in_graph(item)]
         if own:
             rows = [i * apart + j for i in own for j in range(len(work[i].ids))]
             sound = [found[i][0] >= 0 for i in own]
@@ -202,9 +201,6 @@ class GpuExecutor(Executor):
             for i, answer in zip(own, answers, strict=True):
                 chosen[i] = answer
         return chosen
-
-    def _in_graph(self, item: Work) -> bool:
-        return chosen_in_graph(item, ranks=self._gpu.vocabulary.ranks.size)
 
     def _run_prompts(self, work: Seq[Work]) -> list[Chosen]:
         gpu = self._gpu

@@ -8,9 +8,8 @@ def fits_graph(item: Work, width: int) -> bool:
     return item.choices == len(item.ids) <= width
 
 
-def chosen_in_graph(item: Work, *, ranks: int = 1) -> bool:
+def chosen_in_graph(item: Work) -> bool:
     """Whether a graph makes all of the item's choices: every id allowed, nothing told of them."""
     request = item.sequence.request
     masks = request.stop_ids and request.min_tokens > item.sequence.num_generated
-    draws = ranks == 1 or not request.sampling
-    return draws and not item.sequence.wants_logprobs and not masks
+    return not item.sequence.wants_logprobs and not masks

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -44,7 +45,9 @@ class StepGraphs:
         """pages: of a sequence, at most; table: where projected rows go."""
         self._target, self._kv, self._table = target, kv, table
         self._pages, self._batches, self._widths = pages, sorted(batches), sorted(widths)
-        self._steps: dict[tuple[int, int], Step] = {}
+        self._steps: dict[tuple[int, int, bool], Step] = {}
+        # drawing over ranks takes all logits to each, so that greedy steps have graphs of their own
+        self._apart = target.vocabulary.ranks.size > 1
         own = target.vocabulary.own
         most = self._batches[-1] * self._widths[-1], own.stop - own.start
         self._logits = torch.empty(most, dtype=target.dtype, device=target.device)
@@ -57,15 +60,17 @@ class StepGraphs:
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """Batch and width of every step."""
-        return list(self._steps)
+        return [(batch, width) for batch, width, draws in self._steps if not draws]
 
     def capture(self, pool: Any = None) -> None:
         """Captures every step, the largest first, and logs what it took; pool: others' too."""
         began, before = time.monotonic(), torch.cuda.memory_reserved(self._target.device)
         pool = pool or torch.cuda.graph_pool_handle()
-        for batch in reversed(self._batches):
-            for width in reversed(self._widths):
-                self._steps[batch, width] = self._step(batch, width).capture(pool)
+        sizes = product(reversed(self._batches), reversed(self._widths), (True, False))
+        for batch, width, draws in sizes:
+            if self._apart or not draws:
+                step = self._step(batch, width, draws=draws)
+                self._steps[batch, width, draws] = step.capture(pool)
         took = torch.cuda.memory_reserved(self._target.device) - before + self._logits.nbytes
         log.info(
             "captured %d graphs (batches %s, widths %s) in %.1f s, %.2f GiB",
@@ -78,7 +83,7 @@ class StepGraphs:
 
     def warm_up(self) -> None:
         """Runs the largest step without a graph: what it allocates is what a graph will need."""
-        self._step(*self.most).run()
+        self._step(*self.most, draws=self._apart).run()
         torch.cuda.synchronize(self._target.device)
 
     def launch(
@@ -91,7 +96,8 @@ class StepGraphs:
         """
         batch = self._batches[bisect_left(self._batches, len(work))]
         width = self._widths[bisect_left(self._widths, max(len(w.ids) for w in work))]
-        step = self._steps[batch, width]
+        draws = self._apart and any(item.sequence.request.sampling for item in work)
+        step = self._steps[batch, width, draws]
         return step.launch(work, proposals, pretend), step
 
     def logits(self, rows: Seq[int]) -> Tensor:
@@ -99,10 +105,10 @@ class StepGraphs:
         return self._logits[list(rows)]
 
     def step(self, batch: int, width: int) -> "Step":
-        """A bucket's step, once it was captured."""
-        return self._steps[batch, width]
+        """A bucket's step, once it was captured; over ranks the greedy one."""
+        return self._steps[batch, width, False]
 
-    def _step(self, batch: int, width: int) -> "Step":
+    def _step(self, batch: int, width: int, *, draws: bool) -> "Step":
         bucket = Bucket(
             batch,
             width,
@@ -111,7 +117,8 @@ class StepGraphs:
             plan=self._target.plan,
             device=self._target.device,
         )
-        return Step(self._target, self._kv, self._table, bucket, self._logits[: batch * width])
+        logits = self._logits[: batch * width]
+        return Step(self._target, self._kv, self._table, bucket, logits, draws=draws)
 
 
 class Step:
@@ -124,10 +131,15 @@ class Step:
         table: Tensor | None,
         bucket: Bucket,
         logits: Tensor,
+        *,
+        draws: bool,
     ) -> None:
-        """logits [batch * width, vocab] receives what the choices were made from."""
+        """logits [batch * width, vocab] receives what the choices were made from.
+
+        draws: over ranks, sequences may sample; on one GPU they always may.
+        """
         self._target, self._kv, self._table, self.bucket = target, kv, table, bucket
-        self._logits = logits
+        self._logits, self._draws = logits, draws
 
     def run(self) -> Tensor:
         """[batch, width + 2] int32: accepted (-1: no numbers), bonus, the choice after each id."""
@@ -135,10 +147,11 @@ class Step:
         normed = self._target.forward(rows, self._kv, self._table)
         logits, vocabulary = self._target.logits(normed, self._logits), self._target.vocabulary
         ids, counts, ranks = rows.ids.view(shape), self.bucket.counts, vocabulary.ranks
-        if ranks.size == 1:
-            return sampling_accept(logits, ids, counts, rows.positions, self.bucket.knobs)
-        first = vocabulary.own.start
-        return greedy_accept(logits, ids, counts, first=first, highest=ranks.highest)
+        if ranks.size > 1 and not self._draws:
+            first = vocabulary.own.start
+            return greedy_accept(logits, ids, counts, first=first, highest=ranks.highest)
+        logits = vocabulary.whole(logits)
+        return sampling_accept(logits, ids, counts, rows.positions, self.bucket.knobs)
 
     def capture(self, pool: Any) -> "Step":
         """Compiles what is missing by a first run, then records the graph."""

@@ -14,10 +14,10 @@ from verify_service.scheduler import Work
 from verify_service.sequence import Request, Sequence
 
 pytest.importorskip("triton")
-from verify_service.gpu_executor import chosen_in_graph
+from verify_service.gpu_items import chosen_in_graph
 from verify_service.gpu_load import SLACK, affordable_pages
 from verify_service.gpu_prompts import row_buckets
-from verify_service.gpu_step import batch_buckets
+from verify_service.gpu_step import StepGraphs, batch_buckets
 
 POSITION = 2 * 3 * 2 * 16 + 64  # values: keys and values of 3 layers, and a projected row
 SIZES = SimpleNamespace(
@@ -82,19 +82,37 @@ SAMPLING = SamplingParams(temperature=1.0, seed=1)
 
 
 @pytest.mark.parametrize(
-    ("options", "alone", "with_ranks"),
+    ("options", "chosen"),
     [
-        ({}, True, True),
-        ({"sampling": SAMPLING}, True, False),
-        ({"min_tokens": 4, "stop_ids": frozenset({2})}, False, False),
-        ({"min_tokens": 2, "stop_ids": frozenset({2})}, True, True),
-        ({"min_tokens": 4}, True, True),
+        ({}, True),
+        ({"sampling": SAMPLING}, True),
+        ({"min_tokens": 4, "stop_ids": frozenset({2})}, False),
+        ({"min_tokens": 2, "stop_ids": frozenset({2})}, True),
+        ({"min_tokens": 4}, True),
     ],
 )
-def test_graphs_choose_where_all_ids_are_allowed(
-    options: dict[str, Any], alone: bool, with_ranks: bool
-) -> None:
-    """A graph knows no stop mask, and a rank's draws from its part of the logits alone."""
+def test_graphs_choose_where_all_ids_are_allowed(options: dict[str, Any], chosen: bool) -> None:
+    """A graph knows no stop mask."""
+    assert chosen_in_graph(running(**options)) is chosen
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_graphs_that_draw_run_where_somebody_samples(apart: bool) -> None:
+    """Over ranks the greedy one has a part of the logits alone: it would draw from that."""
+    launched: list[bool] = []
+    graphs = object.__new__(StepGraphs)
+    steps = {
+        (2, 4, draws): SimpleNamespace(launch=lambda *given, draws=draws: launched.append(draws))
+        for draws in (False, True)
+    }
+    vars(graphs).update(_batches=[2], _widths=[4], _apart=apart, _steps=steps)
+    graphs.launch([running()])
+    graphs.launch([running(), running(sampling=SAMPLING)])
+    assert launched == [False, apart]
+
+
+def running(**options: Any) -> Work:
+    """A sequence of three positions and two more tokens."""
     plain: dict[str, Any] = {
         "request_id": "",
         "prompt_ids": [1],
@@ -104,6 +122,4 @@ def test_graphs_choose_where_all_ids_are_allowed(
     request = Request(**(plain | {"emit": print} | options))
     sequence = Sequence(request, kv_len=3)
     sequence.tokens += [5, 6]
-    item = Work(sequence=sequence, ids=[6, 7, 8], choices=3)
-    assert chosen_in_graph(item) is alone
-    assert chosen_in_graph(item, ranks=2) is with_ranks
+    return Work(sequence=sequence, ids=[6, 7, 8], choices=3)

@@ -29,6 +29,25 @@ def _offer_kernel(scores, places, keys, count, first, K: tl.constexpr, T: tl.con
 
 
 @triton.jit
+def _merge_kernel(offers, best, batch, total, K: tl.constexpr, POOL: tl.constexpr,
+                  P: tl.constexpr):  # fmt: skip
+    """A request's POOL best keys of all ranks' [ranks, batch, K + 1], which differ: by halving what
+    the least of them can be."""
+    request, i = tl.program_id(0), tl.arange(0, P)
+    row = (i // K) * batch + request
+    key = tl.load(offers + row * (K + 1) + i % K, i < total, LOWEST_KEY)
+    enough = tl.sum((key >= 0).to(tl.int32)) >= POOL
+    least = tl.where(enough, 0, LOWEST_KEY)
+    for bit in range(63):
+        higher = least + (tl.full((), 1, tl.int64) << (62 - bit))
+        enough = tl.sum((key >= higher).to(tl.int32)) >= POOL
+        least = tl.where(enough, higher, least)
+    kept = key >= least
+    place = tl.cumsum(kept.to(tl.int32)) - 1
+    tl.store(best + request * POOL + place, key, kept)
+
+
+@triton.jit
 def _fill_kernel(keys, base, ids, pool_base, batch, step_stride, request_stride, start, stop,
                  POOL: tl.constexpr, T: tl.constexpr):  # fmt: skip
     request, step = tl.program_id(0), tl.program_id(1)
@@ -52,7 +71,9 @@ class CompactPool(PoolScorer):
         PoolScorer.__init__(self, w2, candidates, proposals, max_batch)
         self._shard, self._offers = shard, min(candidates, shard.padded)
         new, most = torch.empty, max_batch * candidates
-        self._all_ids = new(most, dtype=torch.int64, device=w2.device)
+        self._all_ids, self._best = (
+            new(most, dtype=torch.int64, device=w2.device) for _ in range(2)
+        )
         device, size = w2.device, max_batch * (proposals - 1) * candidates
         self._peers = shared_sums(size, shard.group, device)
         self._base = self._peers.own if self._peers else self._base
@@ -71,8 +92,11 @@ class CompactPool(PoolScorer):
         )
         gathered = shard.gathered(offered)
         torch.amax(gathered[..., -1], 0, out=keys[:batch])
-        merged = gathered[..., :-1].transpose(0, 1).reshape(batch, -1)
-        best = merged.topk(size, sorted=False).values
+        best, offers = self._best[: batch * size], shard.size * self._offers
+        _merge_kernel[(batch,)](
+            gathered, best, batch, offers, K=self._offers, POOL=size,
+            P=triton.next_power_of_2(offers), num_warps=8,
+        )  # fmt: skip
         self._ids = self._all_ids[: batch * size].view(batch, size)
         self._scores = self._base[: steps * batch * size].view(steps, batch, size)
         _fill_kernel[batch, steps, triton.cdiv(size, tile)](

@@ -59,10 +59,10 @@ def prove(shard_of: Any) -> list[str]:
         case = small(dtype, "cuda")
         shard = shard_of(len(case.lm_head))
         single = DominoRollout(case.weights, case.lm_head, case.embedding, 0, max(BATCHES))
+        runs = {n: rollout(case, shard, n, None if n not in "BC" else 64) for n in WAYS}
         for batch in BATCHES:
             hidden, current = case.inputs(batch, PROPOSALS, batch)
-            ids = {n: rollout(case, shard, n, None if n not in "BC" else 64) for n in WAYS}
-            found = {n: run.run(hidden, current).clone() for n, run in ids.items()}
+            found = {n: run.run(hidden, current).clone() for n, run in runs.items()}
             wanted = single.run(hidden, current).clone()
             agree = float((found["A"] == wanted).double().mean())
             if agree < 0.99:  # a part of the head is another product: near-ties may round apart

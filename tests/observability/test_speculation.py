@@ -1,6 +1,5 @@
 """Speculation's metrics against figures worked out by hand."""
 
-from domino_serve.v1 import speculation_pb2 as spec
 from serving.metrics import INSTRUMENTS
 from verify_service.speculation import AcceptanceLength, StepCounts
 
@@ -11,7 +10,7 @@ STEPS = [(3, 3), (3, 0), (3, 2), (2, 1), (0, 0), (0, 0)]
 def counted() -> StepCounts:
     counts = StepCounts()
     for proposed, accepted in STEPS:
-        counts.add(spec.StepStats(proposed_tokens=proposed, accepted_tokens=accepted))
+        counts.add(proposed, accepted)
     return counts
 
 

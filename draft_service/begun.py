@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from domino_serve.v1 import draft_pb2
 from draft_service.executor import Begun
+from serving.early_cover import covers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +22,13 @@ class BegunBlocks:
 
     def covers(self, request: draft_pb2.StepRequest) -> bool:
         """Whether it did what the message asks for, or more."""
-        taken = self.step.taken
-        return not request.opens and all(self._covers(step, taken) for step in request.steps)
-
-    def _covers(self, step: draft_pb2.SessionStep, taken: list[tuple[int, int]]) -> bool:
-        row = self.sessions.get(step.session)
-        if row is None or (self.starts[row], taken[row][0]) != (step.rows_start, step.num_rows):
-            return False
-        asks = step.HasField("current")
-        return not asks or (step.current == taken[row][1] and step.draft_tokens <= self.count)
+        return covers(
+            request,
+            places=self.sessions,
+            starts=self.starts,
+            taken=self.step.taken,
+            count=self.count,
+        )
 
     def proposals(self, step: draft_pb2.SessionStep) -> list[int]:
         """What the step asked for; waits for the device."""

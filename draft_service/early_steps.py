@@ -10,6 +10,7 @@ import torch
 
 from domino_serve.v1 import draft_pb2
 from draft_service.begun import BegunBlocks
+from draft_service.checks import Refusal
 from draft_service.engine import DraftEngine, Stream
 from serving.transport.receiver import Receiver
 
@@ -32,9 +33,9 @@ class EarlySteps:
         self._engine, self._stream, self._receiver = engine, stream, receiver
         self._hidden, self._dtype = hidden, dtype
         self._begun: BegunBlocks | None = None
-        self._slot: int | None = None  # that the device waits for
+        self._waits = False  # the device, for a pass
 
-    def begin(self, request: draft_pb2.StepRequest) -> None:
+    def begin(self, request: draft_pb2.StepRequest) -> bool:
         """Begins what the message tells early, where that can be; raises BadRequest."""
         begun, _ = self._taken()
         _leave(begun)
@@ -42,15 +43,19 @@ class EarlySteps:
         known = [self._stream.sessions.get(number) for number in early.sessions]
         starts = [session.kv_len for session in known if session]
         if not starts or len(starts) < len(known) or len({*early.sessions}) < len(known):
-            return
+            return False
         if not (1 <= early.draft_tokens <= most and 1 <= early.width <= early.draft_tokens + 1):
-            return
+            return False
         # A copy from the host would wait for the pass, if it came behind it.
         begin_at = torch.tensor(starts, dtype=torch.int32, device=self._engine.device)
         found = self._receiver.early(request, self._hidden, self._dtype)
         if found:
-            self._slot = early.slot.slot
+            self._waits = True
             self._begun = self._behind(early, *found, begin_at)
+        if self._begun:
+            ids = self._begun.step.ids[:, : early.draft_tokens]
+            self._receiver.propose(ids.to(torch.int32).contiguous())
+        return self._begun is not None
 
     def answer(self, request: draft_pb2.StepRequest) -> draft_pb2.StepResponse | None:
         """To a message that asks for what began; None for any other, which is to be run."""
@@ -59,6 +64,8 @@ class EarlySteps:
         if begun and told and same and begun.covers(request):
             return self._engine.go_on(self._stream, request, begun)()
         _leave(begun)
+        if begun and not request.HasField("rows") and any(s.num_rows for s in request.steps):
+            return _refusal(request)
         return None
 
     def _behind(
@@ -86,9 +93,9 @@ class EarlySteps:
 
     def _taken(self) -> tuple[BegunBlocks | None, bool]:
         """What began, and whether its pass was told; the device waits for none from here on."""
-        begun, slot, self._begun, self._slot = self._begun, self._slot, None, None
+        begun, waits, self._begun, self._waits = self._begun, self._waits, None, False
         until = time.monotonic() + WRITTEN_S
-        while slot is not None and not self._receiver.is_written(slot):
+        while waits and not self._receiver.is_told:
             if time.monotonic() > until:
                 self._receiver.let_go()
                 return begun, False
@@ -100,3 +107,12 @@ def _leave(begun: BegunBlocks | None) -> None:
     """Until its device is done: it reads what the next step writes."""
     if begun:
         _ = begun.step.proposals
+
+
+def _refusal(request: draft_pb2.StepRequest) -> draft_pb2.StepResponse:
+    """To rows that the message left to what began, which turned out to be something else."""
+    response = draft_pb2.StepResponse(sequence_number=request.sequence_number)
+    for step in request.steps:
+        gap = Refusal(draft_pb2.SESSION_ERROR_REASON_CONTEXT_GAP, "rows", step.num_rows)
+        response.results.add(session=step.session, step=step.step, error=gap.message())
+    return response

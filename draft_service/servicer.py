@@ -200,9 +200,9 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         with self.health.step():
             if request.HasField("early"):
                 alone = len(self._peers) == 1  # others' steps would wait for this one's pass
-                if alone and self._loaded.config.early_steps:
-                    early.begin(request)
-                return draft_pb2.StepResponse(sequence_number=request.sequence_number)
+                begins = alone and self._loaded.config.early_steps and early.begin(request)
+                number = request.sequence_number
+                return draft_pb2.StepResponse(sequence_number=number, begun=begins)
             if begun := early.answer(request):
                 return begun
             offer = receiver.answer(request.offer) if request.HasField("offer") else None

@@ -23,6 +23,7 @@ from serving.transport.sender import Sender
 from verify_service.draft_memory import agree
 from verify_service.metrics import ROWS
 from verify_service.step_streams import StreamEnded, opened
+from verify_service.told_pass import ToldPass
 
 if TYPE_CHECKING:
     from domino_kernels.gpu.hand_over import Verified
@@ -116,6 +117,8 @@ class GrpcDraftLink:
         self._steps = opened(stub, answer.step_socket, spin_s=spin_s)
         log.info("%s: steps go by %s", self._peer, type(self._steps).__name__)
         self._sent = self._most_results = 0
+        self._told: ToldPass | None = None
+        self._vocab_size = hello.target.vocab_size
         self._rows = Sender()
         agree(self, self._rows, memories, answer.data_planes, peer=self._peer, timeout_s=timeout_s)
 
@@ -139,27 +142,48 @@ class GrpcDraftLink:
             ROWS.inc(NAMES[PLANES[request.rows.WhichOneof("payload")]], by=len(rows))
         self._steps.send(request)
 
-    def begin(self, sessions: Mapping[int, int], verified: "Verified", count: int) -> None:
-        """As verify_service.early_drafts.EarlyLink, by a draft on this host: it is told where its
-        GPU will find what the pass chooses. `send` has to ask all the same, and is answered then
-        by what began."""
+    def begin(
+        self, sessions: Mapping[int, int], verified: "Verified", count: int
+    ) -> ToldPass | None:
+        """As verify_service.early_drafts.EarlyLink, by a draft on this host."""
+        self._told = None
         if not (self._takes_early and self._rows.tells_early):
-            return
-        number, width = len(sessions), count + 1  # of the ids: a graph may have room for more
-        slots = verified.slots.view(-1, verified.width)[:number, :width]
-        rows = verified.rows.index_select(0, slots.flatten().clamp(min=0))
-        chosen = verified.out[:number, : width + 2].contiguous()
-        early = draft_pb2.EarlyStep(sessions=sessions, width=width, draft_tokens=count)
-        request = draft_pb2.StepRequest(sequence_number=self._sent + 1, early=early)
-        if self._rows.put_early(chosen, rows, request):
-            self._sent += 1
-            self._steps.send(request)
+            return None
+        told = ToldPass(sessions, verified, count)
+        request = draft_pb2.StepRequest(sequence_number=self._sent + 1, early=told.message())
+        if not self._rows.put_early(told.chosen, told.rows, count, request):
+            return None
+        self._sent += 1
+        self._steps.send(request)
+        told.told(self._has_begun, self._proposed)
+        self._told = told
+        return told
 
-    def go_on(self, request: draft_pb2.StepRequest) -> None:
-        """Only `send` asks a draft elsewhere."""
+    def go_on(self, request: draft_pb2.StepRequest) -> ToldPass | None:
+        """As EarlyLink: without rows, where the draft has said that it began and it is this."""
+        told, self._told = self._told, None
+        if told is None or not told.covers(request):
+            return None
+        self.send(request, None)
+        ROWS.inc(NAMES[self.plane], by=sum(step.num_rows for step in request.steps))
+        return told
+
+    def _has_begun(self) -> bool:
+        """Whether the answer to the last message is there, and says so."""
+        try:
+            answer = self._steps.next(0)
+        except StreamEnded:
+            return False  # `receive` tells
+        return answer is not None and answer.sequence_number == self._sent and answer.begun
+
+    def _proposed(self) -> Tensor | None:
+        ids = self._rows.proposed()
+        return None if ids is None else ids.clamp_(0, self._vocab_size - 1)
 
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse | None:
         answer = self._next(timeout_s)
+        if answer is None:
+            self._rows.let_go()  # the target does not wait for a late draft
         while answer and answer.sequence_number < self._sent:  # to a message nobody waited for
             answer = self._next(timeout_s)
         if answer and answer.sequence_number > self._sent:

@@ -62,7 +62,7 @@ class Some:
 
 @runtime_checkable
 class EarlyLink(DraftLink, Protocol):
-    """To a draft in this process; other links never begin."""
+    """To a draft in this process, or one on this host that shares memory with it."""
 
     def begin(
         self, sessions: Mapping[int, int], verified: "Verified", count: int

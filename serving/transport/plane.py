@@ -14,7 +14,7 @@ from serving.option_type import OptionError
 if TYPE_CHECKING:
     from torch import Tensor, dtype
 
-    from serving.transport.early import MappedEarly, OwnEarly
+    from serving.transport.early import Early
 
 Plane: TypeAlias = "tensor_pb2.DataPlane.ValueType"
 PlaneName = Literal["auto", "inline", "shm", "cuda-ipc"]
@@ -51,7 +51,7 @@ class OwnMemory(Protocol):
     nonce: bytes
 
     @property
-    def early(self) -> "OwnEarly | None":
+    def early(self) -> "Early | None":
         """For passes that are told before they have ended; None where memory cannot do that."""
         ...
 
@@ -77,7 +77,7 @@ class MappedMemory(Protocol):
     nonce: bytes
 
     @property
-    def early(self) -> "MappedEarly | None": ...
+    def early(self) -> "Early | None": ...
 
     def read(
         self, slot: int, sequence_number: int, shape: Sequence[int], dtype: "dtype"

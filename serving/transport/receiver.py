@@ -14,7 +14,7 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2, tensor_pb2
 from serving.errors import BadRequest
 from serving.tensors import check_matrix, from_message
-from serving.transport.early import size_of
+from serving.transport.early import EarlyShape
 from serving.transport.plane import (
     MOST_SLOT_BYTES,
     MOST_SLOTS,
@@ -37,6 +37,7 @@ class Receiver:
         self._kinds = kinds
         self._memory: MappedMemory | None = None
         self._slots, self._slot_bytes = 0, 0
+        self._told: tuple[int, int, EarlyShape] | None = None
 
     def answer(self, offer: draft_pb2.MemoryOffer) -> draft_pb2.MemoryAnswer:
         """Maps offered memory in place of what was mapped before; what was found, or why not."""
@@ -77,17 +78,31 @@ class Receiver:
         message, early = request.early, self._memory.early if self._memory else None
         if early is None:
             return None
-        sessions, width, number = len(message.sessions), message.width, request.sequence_number
-        if not 1 <= width <= MOST_WIDTH:
-            raise BadRequest("early.width", f"is {width}, must be in 1..{MOST_WIDTH}")
-        size = size_of(sessions, width + 2, sessions * width * columns * dtype.itemsize)
-        slot = self._checked(message.slot, "early.slot", size, number)
-        return early.read(slot, number, sessions, width, columns, dtype)
+        for name in ("width", "draft_tokens"):
+            if not 1 <= getattr(message, name) <= MOST_WIDTH:
+                raise BadRequest(f"early.{name}", f"must be in 1..{MOST_WIDTH}")
+        shape = EarlyShape(
+            sessions=len(message.sessions),
+            width=int(message.width),
+            count=int(message.draft_tokens),
+            hidden=columns,
+            dtype=dtype,
+        )
+        number = request.sequence_number
+        slot = self._checked(message.slot, "early.slot", shape.size, number)
+        self._told = slot, number, shape
+        return early.chosen(slot, number, shape)
 
-    def is_written(self, slot: int) -> bool:
-        """Whether the device that waits for this slot of `early` can go on."""
+    def propose(self, ids: Tensor) -> None:
+        """Proposals [sessions, count] to what `early` took last, behind what the device runs."""
+        if self._memory and self._memory.early and self._told:
+            self._memory.early.propose(*self._told, ids)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the device that waits for what `early` took last can go on."""
         early = self._memory.early if self._memory else None
-        return early is None or early.is_written(slot)
+        return early is None or self._told is None or early.is_chosen(self._told[0])
 
     def let_go(self) -> None:
         """Ends every wait of the device for a pass."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from domino_serve.v1 import draft_pb2, tensor_pb2
 from serving.tensors import data_type, put_inline
+from serving.transport.early import EarlyShape
 from serving.transport.plane import FIELDS, INLINE, OwnMemory, Plane
 from serving.transport.slots import Slots
 
@@ -26,6 +27,7 @@ class Sender:
         self._lock = threading.Lock()
         self._memory: OwnMemory | None = None
         self._slots, self._slot_bytes = Slots(0), 0
+        self._told: tuple[int, int, EarlyShape] | None = None  # slot and number of the last one
 
     @property
     def plane(self) -> Plane:
@@ -56,20 +58,45 @@ class Sender:
         """Whether `put_early` can do anything."""
         return self._memory is not None and self._memory.early is not None
 
-    def put_early(self, chosen: Tensor, rows: Tensor, request: draft_pb2.StepRequest) -> bool:
-        """What a pass that runs will have chosen, into a numbered message; False where it cannot
-        be told early. As OwnEarly.fill."""
+    def put_early(
+        self, chosen: Tensor, rows: Tensor, count: int, request: draft_pb2.StepRequest
+    ) -> bool:
+        """Into a numbered message that begins `count` proposals: what a pass that runs will have
+        chosen, [sessions, width + 2] int32, and the rows of all its ids. False where it cannot be
+        told early."""
+        sessions, columns = chosen.shape
+        shape = EarlyShape(
+            sessions=sessions,
+            width=columns - 2,
+            count=count,
+            hidden=rows.shape[1],
+            dtype=rows.dtype,
+        )
         with self._lock:
             early = self._memory.early if self._memory else None
-            if early is None or not early.fits(chosen, rows):
+            if early is None or not early.fits(shape):
                 return False
             number = request.sequence_number
             slot = self._slots.take(number)
             if slot is None:
                 return False
-            early.fill(slot, chosen, rows, number)
+            early.tell(slot, number, shape, chosen, rows)
             request.early.slot.CopyFrom(tensor_pb2.MemorySlot(slot=slot, sequence_number=number))
+            self._told = slot, number, shape
             return True
+
+    def proposed(self) -> Tensor | None:
+        """What the draft's GPU proposes to what was told last, on the device once its stream has
+        waited for it; None where the memory was closed."""
+        with self._lock:
+            early = self._memory.early if self._memory else None
+            return early.proposed(*self._told) if early and self._told else None
+
+    def let_go(self) -> None:
+        """Ends every wait of the device for proposals."""
+        with self._lock:
+            if self._memory and self._memory.early:
+                self._memory.early.let_go()
 
     def answered(self, sequence_number: int) -> None:
         """The draft has answered this message, and with it every one before."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2
 from serving.errors import BadRequest
 from serving.transport.cuda_ipc import number_of
-from serving.transport.early import MappedEarly, OwnEarly
+from serving.transport.early import Early
 from serving.transport.plane import HEADER_BYTES, NONCE_BYTES, SHM, SLOT_BYTES, SLOTS
 from serving.transport.segment import Segment
 
@@ -41,7 +41,7 @@ class OwnShm:
         self._segment = Segment.make(HEADER_BYTES + slots * slot_bytes)
         _pin(self._segment, device)
         pinned = self._segment.is_pinned
-        self.early = OwnEarly(self._segment, slot_bytes, device) if pinned else None
+        self.early = Early(self._segment, slot_bytes, device) if pinned else None
         self.nonce = secrets.token_bytes(NONCE_BYTES)
         self._segment.bytes[:NONCE_BYTES] = self.nonce
         self._bytes = np.frombuffer(self._segment.bytes, np.uint8)
@@ -87,7 +87,7 @@ class MappedShm:
         self._segment = Segment.open(offer.shm.name, size)
         _pin(self._segment, device)
         pinned = self._segment.is_pinned
-        self.early = MappedEarly(self._segment, offer.slot_bytes, device) if pinned else None
+        self.early = Early(self._segment, offer.slot_bytes, device) if pinned else None
         self.nonce = self._segment.bytes[:NONCE_BYTES]
 
     def read(

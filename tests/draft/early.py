@@ -64,8 +64,8 @@ class Both:
         request.early.MergeFrom(
             pb.EarlyStep(sessions=range(SESSIONS), width=WIDTH, draft_tokens=COUNT)
         )
-        assert self.sender.put_early(chosen if spoil is None else spoil, rows, request)
-        self.early.begin(request)
+        assert self.sender.put_early(chosen if spoil is None else spoil, rows, COUNT, request)
+        assert self.early.begin(request)
         self.sender.answered(2 * self.number)
         taken = [rows[s * WIDTH : s * WIDTH + a + 1] for s, a in enumerate(accepted)]
         self.rows = torch.cat(taken)
@@ -73,13 +73,19 @@ class Both:
             step(s, self.number, self.kept[s], len(rows), current=current[s], draft_tokens=COUNT)
             for s, rows in enumerate(taken)
         ]
-        return pb.StepRequest(sequence_number=2 * self.number + 1, steps=steps)
+        asks = pb.StepRequest(sequence_number=2 * self.number + 1, steps=steps)
+        asks.rows.SetInParent()  # they come beside it
+        return asks
 
     def check(self, request: pb.StepRequest, *, begun: bool) -> pb.StepResponse:
         """What the early draft answers is what the other one does; `begun`: from what it began."""
         before = self.told.engine.loads().early_steps
         answer = self.early.answer(request)
         assert (answer is not None) == begun
+        if answer is not None:
+            proposed = self.sender.proposed()
+            wanted_ids = [ids(result) for result in answer.results]
+            assert proposed is not None and proposed.tolist() == wanted_ids
         if answer is None:
             answer = self.told.engine.step(self.told.stream, request, self.rows)
         wanted = self.asked.engine.step(self.asked.stream, request, self.rows)
@@ -122,6 +128,12 @@ def _check_passes(both: Both) -> None:
     other = both.tell()
     other.steps[1].current = (other.steps[1].current + 1) % 250
     both.check(other, begun=False)  # the host chose otherwise
+    alone = both.tell()
+    alone.steps[0].current = (alone.steps[0].current + 1) % 250
+    alone.ClearField("rows")  # left to what began
+    refused_all = both.early.answer(alone)
+    assert refused_all is not None
+    assert {reason(result) for result in refused_all.results} == {"CONTEXT_GAP"}
     spoil = torch.tensor([[1 << 30], [-(1 << 30)]]).expand(SESSIONS, WIDTH + 2).int()
     both.check(both.tell(spoil=spoil), begun=False)
     answer = both.check(both.tell(nan=True), begun=False)

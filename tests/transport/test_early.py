@@ -18,7 +18,7 @@ from serving.transport.shm import MappedShm, OwnShm
 from tests.transport.fake_driver import COMPILER, DEVICE, compiled, in_place
 from tests.transport.memory import COLUMNS, Pair, numbers
 
-SESSIONS, WIDTH = 3, 4
+SESSIONS, WIDTH, COUNT = 3, 4, 3
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the fake driver is compiled")
 
@@ -56,7 +56,8 @@ def told(both: Pair, number: int, rows: Tensor) -> draft_pb2.StepRequest | None:
     request = draft_pb2.StepRequest(sequence_number=number)
     request.early.sessions.extend(range(SESSIONS))
     request.early.width = WIDTH
-    return request if both.sender.put_early(chosen(number), rows, request) else None
+    request.early.draft_tokens = COUNT
+    return request if both.sender.put_early(chosen(number), rows, COUNT, request) else None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -68,7 +69,7 @@ def test_what_is_told_arrives_as_it_was(dtype: torch.dtype) -> None:
         request = told(both, number, rows)
         assert request is not None
         found = both.receiver.early(request, COLUMNS, dtype)
-        assert found is not None and both.receiver.is_written(request.early.slot.slot)
+        assert found is not None and both.receiver.is_told
         assert torch.equal(found[0], chosen(number)) and torch.equal(found[1], rows)
         both.sender.answered(number)
 
@@ -86,10 +87,9 @@ def test_a_pass_that_runs_on_is_not_written_until_it_ends(driver: ctypes.CDLL) -
     request = told(both, 3, rows)
     assert request is not None
     both.receiver.early(request, COLUMNS, torch.float32)
-    slot = request.early.slot.slot
-    assert not both.receiver.is_written(slot)
+    assert not both.receiver.is_told
     driver.fake_end()
-    assert both.receiver.is_written(slot)
+    assert both.receiver.is_told
 
 
 def test_nobody_waits_for_a_peer_that_died(driver: ctypes.CDLL) -> None:
@@ -99,10 +99,40 @@ def test_nobody_waits_for_a_peer_that_died(driver: ctypes.CDLL) -> None:
     request = told(both, 1, numbers(SESSIONS * WIDTH))
     assert request is not None
     both.receiver.early(request, COLUMNS, torch.float32)
-    assert not both.receiver.is_written(request.early.slot.slot)
+    assert not both.receiver.is_told
     both.receiver.let_go()
-    assert both.receiver.is_written(request.early.slot.slot)
+    assert both.receiver.is_told
     both.receiver.close()
+
+
+def test_proposals_come_back_as_they_were(driver: ctypes.CDLL) -> None:
+    """Another step's proposals, or rows that lie beside them, would be verified."""
+    both = pair()
+    rows = numbers(SESSIONS * WIDTH)
+    for number in (1, 2, 3):
+        request = told(both, number, rows)
+        assert request is not None
+        both.receiver.early(request, COLUMNS, torch.float32)
+        ids = torch.arange(SESSIONS * COUNT, dtype=torch.int32).view(SESSIONS, COUNT) + number
+        both.receiver.propose(ids)
+        found = both.sender.proposed()
+        assert found is not None and torch.equal(found, ids)
+        both.sender.answered(number)
+
+
+def test_a_target_waits_for_no_draft_that_died(driver: ctypes.CDLL) -> None:
+    """Losing a draft costs speed: the target's GPU goes on when the link is given up."""
+    both = pair()
+    assert told(both, 1, numbers(SESSIONS * WIDTH)) is not None
+    memory = both.sender._memory
+    assert memory is not None and memory.early is not None
+    early = memory.early
+    assert both.sender.proposed() is not None
+    assert not early._is_set(2048 + 4)
+    both.sender.let_go()
+    assert early._is_set(2048 + 4)
+    both.sender.close()
+    assert both.sender.proposed() is None
 
 
 def test_slots_are_shared_with_rows_that_are_asked_for() -> None:
@@ -119,10 +149,11 @@ def test_slots_are_shared_with_rows_that_are_asked_for() -> None:
 
 def test_what_does_not_fit_a_slot_is_not_told() -> None:
     """Wide steps of many sessions; they are asked for when they have ended."""
-    both = pair(slot_bytes=256 + SESSIONS * WIDTH * COLUMNS * 4)
+    both = pair(slot_bytes=256 + 512 + 4 * SESSIONS * COUNT)
+    assert SESSIONS * WIDTH * COLUMNS * 4 == 384
     assert told(both, 1, numbers(SESSIONS * WIDTH)) is not None
     both.sender.answered(1)
-    assert told(both, 2, numbers(SESSIONS * WIDTH + 1)) is None
+    assert told(both, 2, numbers(SESSIONS * WIDTH, torch.float64)) is None
 
 
 @pytest.mark.parametrize(
@@ -131,6 +162,8 @@ def test_what_does_not_fit_a_slot_is_not_told() -> None:
         ({"width": 0}, "early.width"),
         ({"width": 1 << 40}, "early.width"),
         ({"width": 1000}, "exceed 2 slots of 4096 bytes"),
+        ({"count": 0}, "early.draft_tokens"),
+        ({"count": 1000}, "exceed 2 slots of 4096 bytes"),
         ({"slot": 7}, "exceed 2 slots"),
         ({"number": 3}, "was filled for message 3, not 1"),
     ],
@@ -141,7 +174,7 @@ def test_nothing_of_a_message_is_believed(change: dict[str, int], error: str) ->
     request = told(both, 1, numbers(SESSIONS * WIDTH))
     assert request is not None
     early = request.early
-    early.width = change.get("width", WIDTH)
+    early.width, early.draft_tokens = change.get("width", WIDTH), change.get("count", COUNT)
     early.slot.slot = change.get("slot", early.slot.slot)
     early.slot.sequence_number = change.get("number", 1)
     with pytest.raises(BadRequest, match=error):

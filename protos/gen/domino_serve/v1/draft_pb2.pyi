@@ -561,7 +561,9 @@ class EarlyStep(_message.Message):
         """Where: [sessions, width + 2] int32, in each row first the accepted ids behind the current one
         (below 0: none can be chosen), then the token after them; from the next multiple of 256 bytes
         on the projected rows [sessions * width, hidden] of all ids. The 4 bytes at 1024 + 4 * slot of
-        the memory become sequence_number modulo 2^32 when they are there.
+        the memory become sequence_number modulo 2^32 when they are there. From the next multiple of
+        256 bytes behind the rows on the draft's GPU writes its proposals [sessions, draft_tokens]
+        int32; the 4 bytes at 2048 + 4 * slot become the same then.
         """
 
     def __init__(
@@ -802,8 +804,13 @@ class StepResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     OFFER_FIELD_NUMBER: _builtins.int
+    BEGUN_FIELD_NUMBER: _builtins.int
     sequence_number: _builtins.int
     """Echoes StepRequest.sequence_number."""
+    begun: _builtins.bool
+    """Answer to StepRequest.early: whether the step has begun, so that a message that asks for it need
+    not carry its rows. Whatever it asks for then is refused to its sessions where it is not that.
+    """
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionResult]:
         """One result for every SessionStep, and for every SessionOpen that failed."""
@@ -823,10 +830,11 @@ class StepResponse(_message.Message):
         results: _abc.Iterable[Global___SessionResult] | None = ...,
         timings: Global___DraftTimings | None = ...,
         offer: Global___MemoryAnswer | None = ...,
+        begun: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_offer", b"_offer", "offer", b"offer", "timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offer", b"_offer", "offer", b"offer", "results", b"results", "sequence_number", b"sequence_number", "timings", b"timings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offer", b"_offer", "begun", b"begun", "offer", b"offer", "results", b"results", "sequence_number", b"sequence_number", "timings", b"timings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__offer: _TypeAlias = _typing.Literal["offer"]  # noqa: Y015
     _WhichOneofArgType__offer: _TypeAlias = _typing.Literal["_offer", b"_offer"]  # noqa: Y015

@@ -135,9 +135,8 @@ def main() -> None:
     ]
     print(text_table(("sequences", "width", *PARTS), lines))
     if args.json:
-        about = {"hardware": provenance.hardware("cpu"), "date": origin.date}
-        about |= {"versions": provenance.versions(), "command": origin.command}
-        args.json.write_text(json.dumps({**about, "unit": "us a step", "rows": rows}, indent=1))
+        about = {"hardware": provenance.hardware("cpu"), **origin.at_end(), "unit": "us a step"}
+        args.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,8 @@ def tapped_layers(taps: int, layers: int) -> list[int]:
     if taps == 1:
         return [layers // 2]
     if layers < taps + 3:
-        raise TrainingError(f"taps: {taps}: the target has only {layers} layers; tap fewer")
+        most = max(1, layers - 3)
+        raise TrainingError(f"taps: {taps}: the target has {layers} layers; tap {most} at most")
     return [round(1 + i * (layers - 4) / (taps - 1)) for i in range(taps)]
 
 

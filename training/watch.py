@@ -1,5 +1,6 @@
 """Where a run's figures go: metrics.jsonl, TensorBoard where asked for, and how busy the GPU is."""
 
+import fcntl
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -7,7 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 import torch
 
@@ -22,10 +23,11 @@ class Watch:
     def __init__(self, folder: Path | None, *, tensorboard: bool) -> None:
         """Without a folder nothing is kept: one of several ranks does it for all.
 
-        Raises TrainingError when TensorBoard is asked for and not installed.
+        Raises TrainingError when TensorBoard is asked for and not installed, or when another
+        process writes there.
         """
         self._board = _writer(folder / TENSORBOARD) if tensorboard and folder else None
-        self._lines = (folder / METRICS).open("a") if folder else None
+        self._lines = _locked(folder / METRICS) if folder else None
 
     def __enter__(self) -> Self:
         return self
@@ -66,6 +68,19 @@ def gpu_figures(device: torch.device) -> dict[str, float]:
     found = {"gpu_memory_gb": torch.cuda.max_memory_allocated(device) / 1e9}
     with suppress(ModuleNotFoundError, RuntimeError):  # torch reads it by pynvml
         found["gpu_use"] = torch.cuda.utilization(device) / 100
+    return found
+
+
+def _locked(file: Path) -> TextIO:
+    """Opened to append; the lock goes with the process, however that ends."""
+    found = file.open("a")
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        found.close()
+        raise TrainingError(
+            f"output: another process writes to {file.parent}; end it, or choose another output"
+        ) from error
     return found
 
 

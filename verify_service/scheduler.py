@@ -85,16 +85,20 @@ class Scheduler:
         members = [s for s in self.turns.take(self.running) if not s.awaits_draft]
         if halves:
             members = members[: -(-len(self.running) // 2)]
-        budget, prompts = self.prefill_tokens, sum(s.in_prefill for s in members)
+        in_prompt = [sequence.in_prefill for sequence in members]
+        budget, prompts = self.prefill_tokens, sum(in_prompt)
         work: list[Work] = []
-        for sequence in members:  # oldest first: preemption takes from the other end
-            if sequence not in self.running:
-                continue
-            item = _work(sequence, -(-budget // max(prompts, 1)))
+        # Oldest first: preemption takes from the other end.
+        for sequence, is_prompt in zip(members, in_prompt, strict=True):
+            if is_prompt:
+                item = _prompt(sequence, -(-budget // prompts))
+                prompts -= 1
+            else:
+                ids = sequence.next_ids()
+                item = Work(sequence=sequence, ids=ids, choices=len(ids))
             if item.ids and self._make_room(sequence, item.start + len(item.ids)):
                 work.append(item)
-                budget -= len(item.ids) if sequence.in_prefill else 0
-            prompts -= sequence.in_prefill
+                budget -= len(item.ids) if is_prompt else 0
         return work
 
     def run_anew(self, sequence: Sequence) -> None:
@@ -157,11 +161,8 @@ class Scheduler:
         assert total == self.allocator.num_pages, f"{total} of {self.allocator.num_pages} pages"
 
 
-def _work(sequence: Sequence, share: int) -> Work:
-    """What a sequence runs next: `share` positions of its prompt at most, or current and draft."""
-    if not sequence.in_prefill:
-        ids = sequence.next_ids()
-        return Work(sequence=sequence, ids=ids, choices=len(ids))
+def _prompt(sequence: Sequence, share: int) -> Work:
+    """What a sequence runs next of its prompt: `share` positions at most."""
     end = min(sequence.kv_len + share, sequence.prefill_end)
     last = end == sequence.prompt_len and not sequence.num_generated
     ids = sequence.tokens[sequence.kv_len : end]

@@ -210,4 +210,5 @@ def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
     first = Watch(tmp_path, tensorboard=False)
     with first, pytest.raises(TrainingError, match="another process writes"):
         Watch(tmp_path, tensorboard=False)
-    Watch(tmp_path, tensorboard=False).__exit__(None, None, None)
+    with Watch(tmp_path, tensorboard=False) as again:
+        again.add({"step": 1})

@@ -14,7 +14,9 @@ from domino_cli import ends
 from domino_cli.ends import Ends
 from domino_cli.errors import CommandError
 from domino_cli.stack import Stack, StackConfig, flags
-from domino_client import Client
+from domino_client import Client, Completion
+from tests.recorded_models import DOMINO_SHIFT, PROMPTS
+from tests.services.whole import target_with_tokenizer
 
 
 def is_running(pid: int) -> bool:
@@ -80,6 +82,26 @@ def test_what_ends_is_started_again_where_the_others_find_it(
         assert "is lost" in "".join(lines), "it had ended before"
     assert "verify ended with exit code -9; starting it again" in lines
     assert "verify is ready again" in lines
+
+
+@pytest.mark.parametrize(("plane", "lost"), [("auto", "draft"), ("in-process", "engines")])
+def test_a_draft_that_ended_drafts_again(plane: str, lost: str, tmp_path: Path) -> None:
+    """Prevents `up` that takes everything down with its draft, or goes on plainly for ever."""
+    target = target_with_tokenizer(tmp_path / "target")
+    config = StackConfig(target=target, draft=DOMINO_SHIFT, threads=1, width=8, data_plane=plane)
+
+    def ask() -> Completion:
+        return client.generate(token_ids=PROMPTS[0], max_tokens=24, ignore_eos=True)
+
+    with Stack(config) as stack, Client(stack.router_address, timeout_s=60) as client:
+        before = ask()
+        os.kill(stack.pids()[lost], signal.SIGKILL)
+        for _ in range(2):
+            stack.attend()
+        after = ask()
+        while not after.speculation.accepted_tokens:  # the draft is asked again after a pause
+            after = ask()
+    assert after.token_ids == before.token_ids
 
 
 def test_what_ends_again_and_again_ends_the_stack(

@@ -29,8 +29,8 @@ class VerifyConfig(ServiceOptions):
     dtype: Literal["float32", "bfloat16", "float16"] = field("float32", help="computation dtype")
     data_plane: str = field(
         "auto",
-        help="how rows go to a draft service: auto takes GPU memory (cuda-ipc) or shared memory "
-        "(shm) where both services are on one host, else messages (inline); one of the three "
+        help="how rows go to a draft service: auto takes shared memory (shm) or GPU memory "
+        "(cuda-ipc) where both services are on one host, else messages (inline); one of the three "
         "names takes that one, or inline where it cannot be had",
     )
     threads: int = field(0, help="CPU threads; 0 leaves torch's default")

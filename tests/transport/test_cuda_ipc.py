@@ -67,7 +67,7 @@ def test_what_was_taken_stays_when_the_slot_is_filled_again() -> None:
 
 
 def test_memory_is_used_again_and_nothing_stays_open(driver: ctypes.CDLL) -> None:
-    """Each draft that comes and goes would cost 8 MiB of GPU memory; freeing it is not allowed."""
+    """Each draft that comes and goes would cost 16 MiB of GPU memory; freeing it is not allowed."""
     pool = CudaPool(DEVICE)
     handles, before = set(), counts()
     for _ in range(3):
@@ -91,7 +91,7 @@ def counts() -> tuple[float, ...]:
 def test_memory_that_cannot_be_prepared_is_kept_for_the_next_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A GPU that was full for a moment would lose 8 MiB more at each attempt."""
+    """A GPU that was full for a moment would lose 16 MiB more at each attempt."""
     pool = CudaPool(DEVICE)
     pool.give_back(pool.take()._allocation)
     own = counts()[2]

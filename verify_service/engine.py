@@ -178,8 +178,10 @@ class Engine:
             chosen = self._synthetic.chosen(work, chosen)
         for item, choices in zip(work, chosen, strict=True):
             item.sequence.timings.verify_ns += took
-            with self._ending_alone(item.sequence):
+            try:
                 self._commit(item, choices)
+            except Exception as error:
+                self._end_alone(item.sequence, error)
         if not self._overlap:
             self._send_chunks()
         clock.committed(work)
@@ -218,18 +220,16 @@ class Engine:
         for sequence in list(self._unsent):
             if sequence.is_due(self._interval_ns):
                 del self._unsent[sequence]
-                with self._ending_alone(sequence):
+                try:
                     sequence.send()
+                except Exception as error:
+                    self._end_alone(sequence, error)
 
-    @contextmanager
-    def _ending_alone(self, sequence: Sequence) -> Iterator[None]:
+    def _end_alone(self, sequence: Sequence, error: Exception) -> None:
         """What goes wrong with one request ends no other."""
-        try:
-            yield
-        except Exception as error:
-            name = sequence.request.request_id
-            log.exception("request %s ends with an error", name, extra=about(name))
-            self._finish(sequence, error if isinstance(error, ServingError) else InternalError())
+        name = sequence.request.request_id
+        log.error("request %s ends with an error", name, exc_info=error, extra=about(name))
+        self._finish(sequence, error if isinstance(error, ServingError) else InternalError())
 
     @contextmanager
     def _losing_drafts(self) -> Iterator[None]:

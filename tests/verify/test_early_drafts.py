@@ -44,3 +44,14 @@ def test_the_tokens_are_the_plain_ones(options: dict[str, int]) -> None:
         assert draft.num_begun > 100
         assert target.num_ahead > 20
         assert running.engine.drafting.num_faults == 0
+
+
+def test_what_began_for_something_else_is_not_taken() -> None:
+    """Proposals, or a step that ran with them, of rows that the draft has not."""
+    with engines(TARGET, DRAFT) as plain:
+        expected = answers(plain, spec.MODE_AR)
+    with early() as (running, target, draft):
+        draft.spoilt = 2
+        assert answers(running, spec.MODE_DOMINO) == expected
+        assert draft.steps > 40 and 0 < target.num_ahead < draft.steps
+        assert running.engine.drafting.num_faults == 0

@@ -14,6 +14,9 @@ RESERVED: Final = Gauge("domino_draft_num_seats_reserved", "Seats reserved and n
 KV_USED: Final = Gauge(
     "domino_draft_kv_cache_usage_perc", "Share of draft KV pages held by seats, 0 to 1"
 )
+IDLE_CHECKS: Final = Counter(
+    "domino_draft_idle_checks_total", "Times that the last seat was given back and pages were free"
+)
 STREAMS: Final = Gauge("domino_draft_streams", "Verify services that are connected")
 STEP: Final = Histogram(
     "domino_draft_step_duration_seconds", "One message of a verify service, queue included", STEP_S

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from domino_kernels.paged_kv import PageAllocator
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
-from draft_service.metrics import watch_seats
+from draft_service.metrics import IDLE_CHECKS, watch_seats
 from serving.errors import Overloaded
 
 
@@ -102,6 +102,7 @@ class Seats:
             deadline_and_session = self._reserved.pop(ticket, None)
             if deadline_and_session:
                 self.allocator.release(deadline_and_session[1].pages)
+                self._check()
             return deadline_and_session is not None
 
     def close(self, session: Session) -> None:
@@ -109,6 +110,7 @@ class Seats:
         with self._lock:
             self.num_open -= 1
             self.allocator.release(session.pages)
+            self._check()
 
     def loads(self) -> draft_pb2.DraftServiceGetLoadsResponse:
         """Seats and pages that are taken; expired tickets are not."""
@@ -122,6 +124,13 @@ class Seats:
                 kv_pages_used=pages.num_pages - pages.num_free,
                 kv_pages_total=pages.num_pages,
             )
+
+    def _check(self) -> None:
+        """Raises AssertionError when nobody holds anything and pages are missing all the same."""
+        if not self.num_open and not self._reserved:
+            free, total = self.allocator.num_free, self.allocator.num_pages
+            assert free == total, f"{total - free} of {total} pages are lost"
+            IDLE_CHECKS.inc()
 
     def _expire(self) -> None:
         now = self._clock()

@@ -148,7 +148,8 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         finally:
             with self._peers_lock:
                 self._peers.remove(peer)
-            self._engine.close(stream)
+            with self.health.step():
+                self._engine.close(stream)
             self._compute.run(receiver.close)
             traces.end()
 

@@ -14,7 +14,8 @@ from serving.errors import ServingError
 
 
 class StepHealth:
-    """`on_failure` is called when a step has failed and its device with it; from any thread."""
+    """`on_failure` is called, from any thread, when a step has failed and its device with it, or when
+    the books are wrong."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -35,8 +36,8 @@ class StepHealth:
             yield
         except ServingError:
             raise
-        except Exception:
-            if not works(self._device):
+        except Exception as error:
+            if isinstance(error, AssertionError) or not works(self._device):
                 self.on_failure()
             raise
         finally:

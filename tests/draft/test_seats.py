@@ -3,6 +3,7 @@
 import pytest
 
 from domino_serve.v1 import speculation_pb2 as spec
+from draft_service.metrics import IDLE_CHECKS
 from draft_service.seats import Seats
 from serving.errors import Overloaded
 
@@ -52,6 +53,21 @@ def test_a_ticket_lives_as_long_as_it_says(seats: Seats, clock: Clock) -> None:
     assert seats.open(late) is None
     assert seats.allocator.num_free == PAGES // 2
     reserve(seats, 16 * PAGES // 2)
+
+
+def test_a_lost_page_is_told_when_the_last_seat_is_given_back(seats: Seats) -> None:
+    """A draft that loses pages would be full one day, with nobody on it."""
+    checks = IDLE_CHECKS.read()[()]
+    first, second = (seats.open(reserve(seats)) for _ in range(2))
+    assert first and second
+    seats.close(first)
+    assert IDLE_CHECKS.read()[()] == checks, "one is held"
+    second.pages.append(seats.allocator.allocate(1)[0])
+    seats.close(second)
+    assert IDLE_CHECKS.read()[()] == checks + 1
+    seats.allocator.allocate(1)
+    with pytest.raises(AssertionError, match="1 of 8 pages are lost"):
+        seats.release(reserve(seats))
 
 
 def test_reserved_seats_count(seats: Seats) -> None:

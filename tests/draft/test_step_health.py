@@ -44,6 +44,15 @@ def test_errors_on_a_sound_device_end_nothing(error: Exception) -> None:
     assert (failures, health.step_began) == ([], None)
 
 
+def test_wrong_books_end_the_draft() -> None:
+    """A draft that has lost pages is full for ever."""
+    health, failures = StepHealth(CPU), list[bool]()
+    health.on_failure = lambda: failures.append(True)
+    with pytest.raises(AssertionError), health.step():
+        raise AssertionError("1 of 8 pages are lost")
+    assert failures == [True]
+
+
 def test_a_broken_device_ends_the_draft_and_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a CUDA fault a draft answers handshakes for ever, and drafts nothing."""
     failed = threading.Event()

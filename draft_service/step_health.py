@@ -14,8 +14,7 @@ from serving.errors import ServingError
 
 
 class StepHealth:
-    """`on_failure` is called, from any thread, when a step has failed and its device with it, or when
-    the books are wrong."""
+    """Calls `on_failure` where a step has failed and its device with it, or the books are wrong."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -118,6 +118,7 @@ class GrpcDraftLink:
         log.info("%s: steps go by %s", self._peer, type(self._steps).__name__)
         self._sent = self._most_results = 0
         self._told: ToldPass | None = None
+        self._is_owed = False  # an answer, which would be taken for old behind what is told
         self._vocab_size = hello.target.vocab_size
         self._rows = Sender()
         agree(self, self._rows, memories, answer.data_planes, peer=self._peer, timeout_s=timeout_s)
@@ -136,7 +137,7 @@ class GrpcDraftLink:
     def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
         self._sent += 1
         request.sequence_number = self._sent
-        self._most_results = len(request.steps) + len(request.opens)
+        self._most_results, self._is_owed = len(request.steps) + len(request.opens), True
         if rows is not None:
             self._rows.put(rows, request)
             ROWS.inc(NAMES[PLANES[request.rows.WhichOneof("payload")]], by=len(rows))
@@ -147,7 +148,7 @@ class GrpcDraftLink:
     ) -> ToldPass | None:
         """As verify_service.early_drafts.EarlyLink, by a draft on this host."""
         self._told = None
-        if not (self._takes_early and self._rows.tells_early):
+        if self._is_owed or not (self._takes_early and self._rows.tells_early):
             return None
         told = ToldPass(sessions, verified, count)
         request = draft_pb2.StepRequest(sequence_number=self._sent + 1, early=told.message())
@@ -182,10 +183,11 @@ class GrpcDraftLink:
 
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse | None:
         answer = self._next(timeout_s)
-        if answer is None:
-            self._rows.let_go()  # the target does not wait for a late draft
         while answer and answer.sequence_number < self._sent:  # to a message nobody waited for
             answer = self._next(timeout_s)
+        self._is_owed = answer is None
+        if answer is None:
+            self._rows.let_go()  # the target does not wait for a late draft
         if answer and answer.sequence_number > self._sent:
             raise self._lost(f"answered message {answer.sequence_number} of {self._sent}")
         if answer and len(answer.results) > self._most_results:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.provenance import Origin, cpu
+from benchmarks.provenance import Origin, cpu, hardware
 from tests.chaos.cancels import storm
 from tests.chaos.cluster import cluster
 from tests.chaos.device_storm import storm_of_kills
@@ -113,7 +113,7 @@ def _device_storm(
     draft |= {"max_sessions": 16}
     with cluster(tokenizer, drafts=2, draft=draft, measured=True, **ROOM, **verify) as services:
         found = storm_of_kills(services, cases, args.storm_s, args.seed)
-    return {"devices": args.devices, **found}
+    return {"devices": args.devices, "hardware": hardware(args.devices), **found}
 
 
 def _fuzz(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def made_here(name: str, found: dict[str, Any]) -> dict[str, Any]:
     """A run's results with the machine they are from; those of fuzzing each, by RPC."""
     here = {"hardware": str(cpu())}
-    return {rpc: {**r, **here} for rpc, r in found.items()} if name == "fuzz" else {**found, **here}
+    return {rpc: {**here, **r} for rpc, r in found.items()} if name == "fuzz" else {**here, **found}
 
 
 def earlier(files: Sequence[Path]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -24,7 +24,8 @@ class Step:
 
     plan: admission and scheduling. verify: the target's pass, choice of tokens included. commit:
     acceptance and emitting. send: row gathering and serialising. wait: from there to the draft's
-    answer, taken. draft_*: the draft's own times within that wait; the rest of it is the hop.
+    answer, taken. draft_*: the draft's own times within that wait; the rest of it is the hop. Of a
+    pass that began before its lap, the target's or the draft's, what was left counts.
     """
 
     began_ns: int = 0

@@ -58,7 +58,9 @@ class EarlyTarget:
             slots[b, : len(item.ids)] = torch.tensor(
                 item.sequence.slots(item.start, end, self.page_size)
             )
-        return Verified(out, slots, self.own._rows.flatten(0, 1), width)
+        starts = torch.tensor([item.start for item in work], dtype=torch.int32)
+        positions = (starts[:, None] + torch.arange(width, dtype=torch.int32)).flatten()
+        return Verified(out, positions, slots.flatten(), self.own._rows.flatten(0, 1), width)
 
 
 @dataclass
@@ -66,6 +68,7 @@ class Verified:
     """As domino_kernels.gpu.hand_over's, but without Triton."""
 
     out: Tensor
+    positions: Tensor
     slots: Tensor
     rows: Tensor
     width: int
@@ -103,7 +106,7 @@ class EarlyDraft:
             accepted, current = verified.out[b, :2].tolist()
             taken.append((accepted + 1, current))
             first = len(rows)
-            rows += verified.slots[b, : accepted + 1].tolist()
+            rows += verified.slots.view(-1, verified.width)[b, : accepted + 1].tolist()
             asked.append(
                 Part(
                     mode=part.mode,

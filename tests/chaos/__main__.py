@@ -111,9 +111,11 @@ def _device_storm(
         for device in args.devices.split(",")
     )
     draft |= {"max_sessions": 16}
-    with cluster(tokenizer, drafts=2, draft=draft, measured=True, **ROOM, **verify) as services:
+    pairs = {"verifies": args.pairs, "drafts": args.pairs}
+    with cluster(tokenizer, **pairs, draft=draft, measured=True, **ROOM, **verify) as services:
         found = storm_of_kills(services, cases, args.storm_s, args.seed)
-    return {"devices": args.devices, "hardware": hardware(args.devices), **found}
+    where = {"devices": args.devices, "pairs": args.pairs}
+    return {**where, "hardware": hardware(args.devices), **found}
 
 
 def _fuzz(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
@@ -149,6 +151,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--storm-s", type=float, default=60.0, help=f"seconds of the {ON_GPU}")
     parser.add_argument(
         "--devices", default="cuda,cuda", help=f"the {ON_GPU}'s, of verify and draft (%(default)s)"
+    )
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        default=2,
+        help=f"verify groups and drafts of the {ON_GPU}; with one "
+        "of each steps may begin early (%(default)s)",
     )
     parser.add_argument("--data-plane", default="auto", help=f"the {ON_GPU}'s (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)

@@ -6,8 +6,9 @@ the others is not to grow from blow to blow.
 
 import itertools
 import random
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,16 +18,19 @@ from typing import Any, Final
 import grpc
 
 from domino_client import Client, RequestArgs
-from domino_serve.v1 import verify_pb2, verify_pb2_grpc
+from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2, verify_pb2_grpc
 from serving.channel import channel
+from serving.errors import PeerUnavailable
 from serving.transport.plane import NAMES
 from tests.chaos import device_memory
 from tests.chaos.cancels import leave
 from tests.chaos.cluster import CALL_S, Cluster, Member, until
+from tests.chaos.kills import until_used
 from tests.chaos.traffic import Case, Traffic, ask
 
 LEAVERS, NEIGHBOURS, AT_ONCE = 4, 3, 8
 PAUSES_S: Final = (0.5, 2.5)  # between two blows
+FROZEN_S: Final = 2.0  # longer than a step waits for a draft
 MESH_S: Final = 60.0
 Counts = dict[str, int]
 
@@ -34,7 +38,8 @@ Counts = dict[str, int]
 def storm_of_kills(
     cluster: Cluster, cases: Sequence[Case], seconds: float, seed: int
 ) -> dict[str, Any]:
-    """Two verify groups and two drafts, of which the first ones die again and again.
+    """The first verify group and the first draft die or stand still again and again, beside others
+    or alone; alone, requests may find no group for a while.
 
     cases: answered anew by plain decoding of these services, whose arithmetic is their device's.
     """
@@ -46,17 +51,22 @@ def storm_of_kills(
         with Traffic(lambda: client, cases, NEIGHBOURS, seed) as traffic:
             blows, left, memory = _strike_all(client, cluster, cases, seconds, rng)
         leaks = cluster.leaks()
+        until_used(client, cluster, cases[0])
         _mesh(client, cluster, cases)
         after = _usage(cluster)
+    alone, failed = len(cluster.verifies) == 1, traffic.failed()
+    away = [a for a in failed if alone and isinstance(a.error, PeerUnavailable)]
     return {
         "blows": blows,
         "left": left,
         "requests": len(traffic.answers),
         "wrong": len(traffic.wrong()),
-        "failed": len(traffic.failed()),
-        "errors": sorted({str(answer.error)[:200] for answer in traffic.failed()}),
+        "found_no_group": len(away),
+        "failed": len(failed) - len(away),
+        "errors": sorted({str(answer.error)[:200] for answer in failed}),
         "leaks": leaks | cluster.leaks(),
         "planes": sorted({plane for member in cluster.verifies for plane in _planes(member)}),
+        "early_steps": sum(map(_early_steps, cluster.drafts)),
         "before": before,
         "more": {m: {n: after[m][n] - before[m][n] for n in before[m]} for m in before},
         "memory_mib": memory,
@@ -76,11 +86,17 @@ def _strike_all(
 ) -> tuple[Counts, Counts, dict[str, list[int]]]:
     """How often which victim was struck, in which phases clients left meanwhile, and the survivors'
     GPU memory after each blow."""
-    survivors = [cluster.drafts[1], cluster.verifies[1]]
+    survivors = [*cluster.drafts[1:], *cluster.verifies[1:]]
     memory: dict[str, list[int]] = {}
     draft, verify = cluster.drafts[0], cluster.verifies[0]
-    blows = itertools.cycle(
-        [("draft killed", [draft]), ("verify killed", [verify]), ("both killed", [verify, draft])]
+    blows: Iterator[tuple[str, Callable[[], None]]] = itertools.cycle(
+        [
+            ("draft killed", lambda: _restart([draft])),
+            ("verify killed", lambda: _restart([verify])),
+            ("draft frozen", lambda: _freeze(draft)),
+            ("verify frozen", lambda: _freeze(verify)),
+            ("both killed", lambda: _restart([verify, draft])),
+        ]
     )
     struck: Counts = {}
     over, end = Event(), time.monotonic() + seconds
@@ -91,9 +107,9 @@ def _strike_all(
         ]
         try:
             while time.monotonic() < end:
-                name, victims = next(blows)
+                name, strike = next(blows)
                 time.sleep(rng.uniform(*PAUSES_S))
-                _restart(victims)
+                strike()
                 struck[name] = struck.get(name, 0) + 1
                 for member in survivors:
                     for kind, count in device_memory.usage(member).items():
@@ -116,6 +132,12 @@ def _restart(victims: Sequence[Member]) -> None:
         victim.start()
     for victim in victims:
         victim.await_ready()
+
+
+def _freeze(victim: Member) -> None:
+    victim.send(signal.SIGSTOP)
+    time.sleep(FROZEN_S)
+    victim.send(signal.SIGCONT)
 
 
 def _leave_until(over: Event, client: Client, rng: random.Random, cases: Sequence[Case]) -> Counts:
@@ -150,6 +172,14 @@ def _planes(member: Member) -> list[str]:
         stub = verify_pb2_grpc.VerifyServiceStub(calls)
         links = stub.GetLoads(verify_pb2.GetLoadsRequest(), timeout=CALL_S).draft_links
     return [NAMES[link.data_plane] for link in links if link.alive]
+
+
+def _early_steps(draft: Member) -> int:
+    """How many steps began before they were asked for, since it was started."""
+    with channel(draft.address) as calls:
+        request = draft_pb2.DraftServiceGetLoadsRequest()
+        stub = draft_pb2_grpc.DraftServiceStub(calls)
+        return int(stub.GetLoads(request, timeout=CALL_S).early_steps)
 
 
 def _usage(cluster: Cluster) -> dict[str, Counts]:

@@ -115,7 +115,7 @@ def _device_storm(run: Result, args: argparse.Namespace) -> Found:
         id="device_storm_leaks",
         runs=[run],
         value=sum(run["leaks"].values()) + kept,
-        unit=f"held after {sum(run['blows'].values())} times killed, CUDA IPC handles added",
+        unit=f"held after {sum(run['blows'].values())} blows, CUDA IPC handles added",
         also=few and steady and not run["wrong"] + run["failed"],
     )
 

@@ -102,7 +102,7 @@ def freeze(cluster: Cluster, victim: Member, cases: Sequence[Case], seed: int) -
         answers, moment = wave(client, chosen, 4 * WAVE, strike)
         kills.add(answers, moment)
         victim.send(signal.SIGCONT)
-        _until_used(client, cluster, cases[0])
+        until_used(client, cluster, cases[0])
     gaps = [answer.longest_gap(moment, math.inf) for answer in answers]
     still = sum(gap > STEP_BUDGET_S for gap in gaps)
     found = {**kills.as_json(), "longest_gap_s": round(max(gaps), 3), "stood_still": still}
@@ -120,7 +120,7 @@ def _kill(
             when = rng.randrange(len(chosen), 12 * len(chosen))
             kills.add(*wave(client, chosen, when, lambda: _strike(victim)))  # noqa: B023
             victim.await_ready()
-            _until_used(client, cluster, cases[0])
+            until_used(client, cluster, cases[0])
     return kills
 
 
@@ -131,7 +131,7 @@ def _strike(victim: Member) -> float:
     return moment
 
 
-def _until_used(client: Client, cluster: Cluster, case: Case) -> None:
+def until_used(client: Client, cluster: Cluster, case: Case) -> None:
     """Returns when requests reach every group, and are drafted for, again."""
     groups = len(cluster.verifies)
 

@@ -5,6 +5,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def services(**options: bool) -> Iterator[tuple[Draft, Verify, EarlyTarget, EarlyDraft]]:
+def services(**options: Any) -> Iterator[tuple[Draft, Verify, EarlyTarget, EarlyDraft]]:
     """Both, on executors as GPUs have them."""
     with serve_draft(**options) as draft, serve_verify() as verify:
         target = EarlyTarget(verify.engine._executor, 16)

@@ -12,6 +12,7 @@ from domino_serve.v1 import draft_pb2
 from draft_service.begun import BegunBlocks
 from draft_service.checks import Refusal
 from draft_service.engine import DraftEngine, Stream
+from draft_service.metrics import EARLY
 from serving.transport.receiver import Receiver
 
 WRITTEN_S: Final = 1.0  # from a message that says what was chosen until it is seen in memory
@@ -62,6 +63,7 @@ class EarlySteps:
         begun, told = self._taken()
         same = self._stream.context_id == self._engine.context_id
         if begun and told and same and begun.covers(request):
+            EARLY.inc(by=len(request.steps))
             return self._engine.go_on(self._stream, request, begun)()
         _leave(begun)
         if begun and not request.HasField("rows") and any(s.num_rows for s in request.steps):

@@ -25,6 +25,9 @@ PHASE_S: Final = Counter(
     "domino_draft_step_phase_seconds_total", "Time of the engine's steps by phase", "phase"
 )
 ROWS: Final = Counter("domino_draft_rows_total", "Projected rows that came for draft KV")
+EARLY: Final = Counter(
+    "domino_draft_early_steps_total", "Steps of sessions that had begun before they were asked for"
+)
 PROPOSED: Final = Counter("domino_draft_draft_tokens_total", "Draft tokens proposed")
 ERRORS: Final = Counter(
     "domino_draft_session_errors_total", "Steps and openings refused to a session", "reason"
@@ -50,7 +53,9 @@ def watch_seats(seats: "Seats") -> None:
 
 
 def count_step(request: draft_pb2.StepRequest, response: draft_pb2.StepResponse) -> None:
-    """One exchange, once it is answered."""
+    """One exchange, once it is answered; what is told early is none."""
+    if request.HasField("early"):
+        return
     timings = response.timings
     phases = {
         "queue": timings.queue_ns,

@@ -13,6 +13,7 @@ from training.dataset import Document
 from training.errors import TrainingError
 from training.opening import open_session
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 BASE = 'target = "t"\ndata = "d"\noutput = "o"\nmask_token_id = 5\nsteps = 10\n'
 
 
@@ -91,3 +92,9 @@ def test_a_draft_that_cannot_belong_to_the_target_is_refused(
     """A mask id that the data has is read as an open position (AutoModel #2461)."""
     with pytest.raises(TrainingError, match=next(iter(change))):
         runs.session(tmp_path, **change)
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.toml")), ids=lambda file: file.stem)
+def test_the_configs_of_the_project_are_valid(file: Path) -> None:
+    """A setting renamed in the trainer alone breaks the first command that a user tries."""
+    assert load_config(file, []).steps > 0

@@ -22,7 +22,8 @@ def line(arm: str, seed: int, equal: str, length: float) -> dict[str, Any]:
 def test_ratios_are_of_means_at_equal_steps(tmp_path: Path) -> None:
     """A ratio of the best seeds, or one with the longer run of equal time in it, flatters."""
     runs = [("dflash", 0, "steps", 2.0), ("dflash", 1, "steps", 3.0), ("dflash", 0, "time", 9.0)]
-    runs += [("domino", 1, "steps", 4.0), ("domino", 0, "steps", 2.0), ("dspark", 0, "steps", 1.5)]
+    runs += [("domino", 1, "steps", 4.0), ("domino", 0, "steps", 2.0), ("dflash", 2, "steps", 2.5)]
+    runs += [("domino", 2, "steps", 3.0), *(("dspark", i, "steps", 1.5) for i in range(3))]
     (tmp_path / "arms.jsonl").write_text("".join(json.dumps(line(*run)) + "\n" for run in runs))
     about: dict[str, Any] = {
         "date": "2026-11-30T00:00:00+00:00",
@@ -49,4 +50,4 @@ def test_ratios_are_of_means_at_equal_steps(tmp_path: Path) -> None:
     assert values["train_tokens_per_s_embedded"] == 5000.0
     assert result["tree"] == {"commit": "a", "clean": False, "changed": ["f.py"]}
     domino = next(row for row in result["arms"] if row["arm"] == "domino")
-    assert domino["macro_by_seed"] == [2.0, 4.0] and domino["tokens_a_ms_c1"] == 3.0 / 4.0
+    assert domino["macro_by_seed"] == [2.0, 4.0, 3.0] and domino["tokens_a_ms_c1"] == 3.0 / 4.0

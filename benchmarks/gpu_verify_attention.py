@@ -84,7 +84,7 @@ def inputs(shape: Shape) -> Inputs:
         last=last.int(),
     )
     q = torch.randn(s.batch * s.width, s.heads, s.head_dim, device="cuda").bfloat16()
-    splits = pieces(len(tiles) * s.kv_heads, height * group)
+    splits = pieces(len(tiles) * s.kv_heads, height * group, s.head_dim)
     return Inputs(q=q, layers=list(zip(*kv, strict=True)), queries=queries, splits=splits)
 
 

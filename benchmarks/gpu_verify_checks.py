@@ -68,7 +68,7 @@ def attention_of(kind: tuple[torch.dtype, tuple[int, int, int]]) -> str:
         for splits in (
             1,
             3,
-            pieces(len(queries.tiles) * kv_heads, queries.tile_rows * heads // kv_heads),
+            pieces(len(queries.tiles) * kv_heads, queries.tile_rows * heads // kv_heads, dim),
         ):
             found = paged_attention(q, kv, queries, splits=splits)
             used = queries.last > 0

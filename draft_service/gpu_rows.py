@@ -67,7 +67,8 @@ class Bucket:
         group = model.shape.heads // model.shape.kv_heads
 
         def splits(q: Queries) -> int:
-            return pieces(len(q.tiles) * model.shape.kv_heads, q.tile_rows * group)
+            programs, rows = len(q.tiles) * model.shape.kv_heads, q.tile_rows * group
+            return pieces(programs, rows, model.shape.head_dim)
 
         return Blocks(
             ids=there["ids"],

@@ -127,16 +127,20 @@ def key_tiles(packed: int, padded: int, programs: int, element_size: int) -> Key
         return KeyTiles(32, 2, 4)
     if packed == 16:
         return KeyTiles(128, 2, 8) if programs >= 128 and padded <= 128 else KeyTiles(64, 2, 4)
-    stages, keys = (4, 32) if padded > 128 else (2, 64)
-    return KeyTiles(64, stages, 8, True) if packed > 64 else KeyTiles(keys, stages, 4, True)
+    if padded > 128:
+        return KeyTiles(64, 4, 8, True) if packed > 64 else KeyTiles(32, 6, 4, True)
+    if packed > 64:
+        return KeyTiles(64, 2, 8, True)
+    return KeyTiles(64, 5 if programs >= 32 else 2, 4, True)
 
 
-def pieces(programs: int, group_rows: int) -> int:
+def pieces(programs: int, group_rows: int, head_dim: int) -> int:
     """Pieces that a tile's keys are read in, for so many (tile, kv head) programs.
 
     group_rows: rows of a tile times the query heads that share a kv head.
     """
-    resident = 132 if group_rows > 64 else 256
+    alone = group_rows > 64 or (group_rows > 16 and head_dim > 128)  # on a multiprocessor
+    resident = 132 if alone else 256
     return 1 if programs >= 192 else max(1, min(32, resident // programs))
 
 

@@ -38,7 +38,7 @@ class AttentionPlan:
         """Pieces of a tile's keys; longest: positions of the longest sequence."""
         if self.cuts:
             return self.cuts.pieces(longest)
-        return pieces(tiles * self.kv_heads, height * self.group)
+        return pieces(tiles * self.kv_heads, height * self.group, self.head_dim)
 
     def attend(self, q: Tensor, kv: tuple[Tensor, Tensor], queries: Queries, splits: int) -> Tensor:
         """Attention of q [n, heads, head_dim] over paged kv, as `splits` says."""

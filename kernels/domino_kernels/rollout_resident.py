@@ -22,8 +22,8 @@ from .rollout_weights import DominoWeights
 
 TILE, WARPS = 8, 16
 # Requests up to which one launch was measured faster than several, where at least half of the copy
-# stays in shared memory, and where not (benchmarks/rollout_h200_2026-11-30.md).
-LARGEST_BATCH, LARGEST_OUTSIDE = 16, 4
+# stays in shared memory, and where not (benchmarks/rollout_h200_2026-11-30b.md).
+LARGEST_BATCH, LARGEST_OUTSIDE = 16, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

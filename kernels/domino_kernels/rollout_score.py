@@ -104,7 +104,9 @@ def tiling(requests: int, element_size: int) -> tuple[int, int, int, int]:
     """Tokens a tile, pipeline stages, warps and programs a multiprocessor, as measured fastest."""
     if element_size > 2:
         return 64, 2, 8, 1
-    return (64 if requests > 32 else 128), 3, 8, 1
+    if requests <= 16:
+        return 128, 3, 8, 1
+    return (32 if requests > 32 else 64), 3, 4, 2
 
 
 def first_token(base: Tensor, keys: Tensor, first: int = 0, *, early: bool = True) -> int:

@@ -217,7 +217,7 @@ class GruSteps:
         _state_kernel[rows, triton.cdiv(batch, requests)](
             self._x, self.stacked, from_hidden, after, batch, N=requests,
             K=padded if requests <= 16 else min(256, padded), **sizes,
-            **launch_options(self.stacked, warps=8),
+            **launch_options(self.stacked, warps=4 if requests > 32 else 8),
         )  # fmt: skip
         return after[:batch]
 

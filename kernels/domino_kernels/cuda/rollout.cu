@@ -24,7 +24,7 @@
 #define PER_LANE(count) (((count) + 31) / 32)
 #define PASS (OCTETS < 2 ? OCTETS : 2)    // octets scanned at once
 #define CHUNKS ((G / 32 + WARPS - 1) / WARPS)  // of a state, by a warp
-#define NEAR (PASS == 1 ? 3 : 2)          // tiles in shared memory bounded in a turn, at most,
+#define NEAR 3                            // tiles in shared memory bounded in a turn, at most,
 #define HELD (PASS == 1)                  // while one outside it is on its way; without registers
 #define AHEAD (OCTETS == 1 ? 1 : 0)       // for it: at once. Those asked for before the bottlenecks
 #define LIKELY 2                          // requests whose own best tokens' gates are asked for

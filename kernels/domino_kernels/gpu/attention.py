@@ -140,7 +140,7 @@ def pieces(programs: int, group_rows: int, head_dim: int) -> int:
     group_rows: rows of a tile times the query heads that share a kv head.
     """
     alone = group_rows > 64 or (group_rows > 16 and head_dim > 128)  # on a multiprocessor
-    resident = 132 if alone else 256
+    resident = 132 if alone else 512 if group_rows <= 16 and head_dim <= 128 else 256
     return 1 if programs >= 192 else max(1, min(32, resident // programs))
 
 

@@ -23,6 +23,15 @@ def _taken_in(scores, values, top, total, acc, scale):
 
 
 @triton.jit
+def _masked(scores, key, begin, end, hi, WINDOW: tl.constexpr):
+    """scores [M, KEYS] of those keys that each query sees."""
+    seen = (key[None, :] < end[:, None]) & (key < hi)[None, :]
+    if WINDOW:
+        seen = seen & (key[None, :] >= begin[:, None])
+    return tl.where(seen, scores, -float("inf"))
+
+
+@triton.jit
 def read_keys(queries, k, v, k_tiles, v_tiles, pages, begin, end, sure, lo, hi, kv_head,
               page_stride, scale, KV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
               M: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr, WINDOW: tl.constexpr,
@@ -55,10 +64,9 @@ def read_keys(queries, k, v, k_tiles, v_tiles, pages, begin, end, sure, lo, hi, 
         keys = tl.load(k + at[:, None] + d[None, :], there, 0.0)
         values = tl.load(v + at[:, None] + d[None, :], there, 0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
-        if key0 + KEYS > sure:
-            seen = (key[None, :] < end[:, None]) & (key < hi)[None, :]
-            if WINDOW:
-                seen = seen & (key[None, :] >= begin[:, None])
-            scores = tl.where(seen, scores, -float("inf"))
+        if M <= 16:  # noqa: SIM114  # known to the compiler: a branch costs more than it saves
+            scores = _masked(scores, key, begin, end, hi, WINDOW)
+        elif key0 + KEYS > sure:
+            scores = _masked(scores, key, begin, end, hi, WINDOW)
         top, total, acc = _taken_in(scores, values, top, total, acc, scale)
     return top, total, acc

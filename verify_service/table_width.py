@@ -19,7 +19,9 @@ from verify_service.waits import Waits
 EVERY: Final = 8  # steps between two choices
 GAIN: Final = 1.02  # by how much another width must be better to be taken
 LOOKED_AT: Final = 16  # sequences whose own acceptance counts; the others are taken for alike
-FIRST_PROBE, LAST_PROBE = 256, 2048  # plain steps between two looks whether drafts pay again
+# Plain steps between two looks whether drafts pay again: one costs as much as 17 of them at 64
+# sequences, most of it for the rows that the draft lacks by then.
+FIRST_PROBE, LAST_PROBE = 1024, 8192
 PROBE_STEPS: Final = 4
 TRIES: Final = 4  # drafted steps of each width one after another, at a mode's first
 SMOOTHING: Final = 0.1

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from operator import gt
 from typing import Any
 
 from domino_client import Client, RequestArgs
+from domino_serve.v1 import verify_pb2, verify_pb2_grpc
+from serving.channel import channel
 from serving.errors import PeerUnavailable
-from tests.chaos.cluster import Cluster, Member, until
+from tests.chaos.cluster import CALL_S, Cluster, Member, until
 from tests.chaos.traffic import Answer, Case, ask, wave
 
 WAVE = 16  # streams at once
@@ -80,8 +83,9 @@ def _lose_rank(
         return moment
 
     with Client(cluster.routers[0].address) as client:
+        until_used(client, cluster, cases[0])
         chosen = [rng.choice(cases) for _ in range(WAVE)]
-        kills.add(*wave(client, chosen, 4 * WAVE, strike))
+        kills.add(*wave(client, chosen, 2 * WAVE, strike))
     return {**kills.as_json(), "exit_code_of_the_group": cluster.verifies[0].await_end()}
 
 
@@ -133,14 +137,23 @@ def _strike(victim: Member) -> float:
 
 def until_used(client: Client, cluster: Cluster, case: Case) -> None:
     """Returns when requests reach every group, and are drafted for, again."""
-    groups = len(cluster.verifies)
+    groups = cluster.verifies
 
     def all_used() -> bool:
-        with ThreadPoolExecutor(groups) as pool:
-            answers = list(pool.map(lambda _: ask(client, case), range(groups)))
-        return all(a.completion and a.completion.speculation.proposed_tokens for a in answers)
+        before = [_idle_checks(group) for group in groups]
+        with ThreadPoolExecutor(len(groups)) as pool:
+            answers = list(pool.map(lambda _: ask(client, case), groups))
+        drafted = all(a.completion and a.completion.speculation.proposed_tokens for a in answers)
+        return drafted and until(lambda: all(map(gt, map(_idle_checks, groups), before)), 1.0)
 
     assert until(all_used, 60.0), "a service that came back is not used"
+
+
+def _idle_checks(group: Member) -> int:
+    """One more for each time that requests have come and gone."""
+    with channel(group.address) as calls:
+        stub = verify_pb2_grpc.VerifyServiceStub(calls)
+        return int(stub.GetLoads(verify_pb2.GetLoadsRequest(), timeout=CALL_S).idle_checks)
 
 
 def kill_router(cluster: Cluster, cases: Sequence[Case]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def test_what_began_for_something_else_is_refused_and_costs_speed_only() -> None
     with services() as (draft, verify, _target, drafting):
         drafting.spoilt = 3
         assert [call.finish()[0] for call in calls(draft, verify)] == answers
-        assert drafting.steps > 3
+        assert drafting.steps >= drafting.spoilt, "one was spoilt, and ended its sessions"
         assert verify.engine.drafting.num_faults == 0
 
 

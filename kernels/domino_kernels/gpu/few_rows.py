@@ -31,6 +31,8 @@ class GpuLinear:
         self.weight, self.bias, self.fixed = weight.contiguous(), bias, fixed
         features, width = weight.shape
         own = weight.is_cuda and weight.element_size() == 2
+        # whose bits are proven to be those of fewer rows
+        self._wide = ROWS if fixed else LEAST_ROWS
         if fixed:
             self._tilings = fixed_tilings(features, width, weight.element_size())
         else:
@@ -48,7 +50,7 @@ class GpuLinear:
         if tiling is None:
             return torch.mm(x, self.weight.T, out=out)[None]
         kept = out[None] if out is not None and tiling.splits == 1 else None
-        wide = tiling.rows >= LEAST_ROWS and tiling.fits(*self.weight.shape)
+        wide = tiling.rows >= self._wide and tiling.fits(*self.weight.shape)
         product = wide_parts if wide else linear_parts
         return product(x, self.weight, tiling, kept)
 
@@ -68,7 +70,8 @@ class GatedLinear(GpuLinear):
         fits = own and SHORT.fits(half, width)
         self._gated: dict[int, Tiling] = {}
         if fits and fixed:
-            self._gated = {n: _of_rows(SHORT, n) for n in FIXED_ROWS} | wide_gated_tilings(half)
+            self._gated = {n: _of_rows(SHORT, n) for n in FIXED_ROWS}
+            self._gated |= {n: t for n, t in wide_gated_tilings(half).items() if n == ROWS}
         elif fits and half // SHORT.columns >= LEAST:
             self._gated = {n: replace(SHORT, rows=n, stages=5) for n in (16, 32)}
             self._gated |= wide_gated_tilings(half)
@@ -77,8 +80,8 @@ class GatedLinear(GpuLinear):
         """x [n, in] -> [n, N]."""
         rows = next((rows for rows in self._gated if len(x) <= rows), None)
         rows = rows or (max(self._gated, default=None) if self.fixed else None)
-        if rows:
-            product = wide_gated if rows >= LEAST_ROWS else linear_gated
+        if rows and (self.fixed or rows < ROWS or len(x) > LEAST_ROWS):
+            product = wide_gated if rows >= self._wide else linear_gated
             return product(x, self.weight, self._gated[rows])
         return silu_mul(self(x), x.dtype, self.bias)
 

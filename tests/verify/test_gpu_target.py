@@ -81,7 +81,7 @@ if not FIXED:  # such targets have no graphs of prompts
         torch.testing.assert_close(x, y, atol=2e-4, rtol=2e-4, equal_nan=True)
 
 steps = gpu_step.StepGraphs(target, mine, table, pages=8, batches=[4], widths=[5])
-step = steps._step(4, 5)
+step = steps._step(4, 5, draws=False)
 params = SamplingParams(temperature=1.5, top_p=0.9, seed=3)
 step.bucket.fill([work(ids[7:9], 7, two, params), work(ids[11:16], 11, one)])
 found = step.run()

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -28,7 +29,7 @@ def engines(
     page_size: int = 16,
     threads: int = 1,
     draft_device: str = "cpu",
-    **verify: int,
+    **verify: Any,
 ) -> InProcess:
     """Both engines on small KV caches; extra options go to the verify service.
 

@@ -28,13 +28,13 @@ class Executor:
     """Owns the target's KV pages and, beside them, one projected row per position.
 
     num_graph, num_eager: items of work run since the start by a graph, and by single launches.
-    can_run_anew: a pass that raised, or a part of it. watch: is told what is launched, the step
+    can_run_anew: a pass that raised, or a part of it. tell: gets what is launched, the step
     after the last one by None.
     """
 
     num_graph = num_eager = 0
     can_run_anew = True
-    watch: Callable[[Seq[Work] | None], None] | None = None
+    tell: Callable[[Seq[Work] | None], None] | None = None
     launched: "Verified | None" = None  # by `start`: what a draft on the same device goes on from
     pretend: "Pretend | None" = None  # of benchmarks; whoever starts steps early asks it
 
@@ -85,8 +85,8 @@ class Executor:
         raise AssertionError("only graphs start before the step before them is committed")
 
     def _tell(self, work: Seq[Work] | None) -> None:
-        if self.watch:
-            self.watch(work)
+        if self.tell:
+            self.tell(work)
 
     def add_projection(self, fc: Tensor, norm: Tensor) -> int:
         """Keeps that of another draft of the same shape, and forgets the oldest; its number."""

@@ -21,7 +21,7 @@ class LeadingExecutor(Executor):
 
     def __init__(self, own: Executor, followers: Followers) -> None:
         self._own, self._followers = own, followers
-        own.watch = self._told
+        own.tell = self._told
 
     @property
     def num_graph(self) -> int:  # type: ignore[override]

@@ -44,7 +44,7 @@ def test_steps_that_start_early_change_no_token() -> None:
     with engines(TARGET, DRAFT) as on_cpu:
         expected = answers(on_cpu)
     for options in ({"overlap": True}, {"overlap": False}, {"width_policy": "auto"}):
-        with engines(TARGET, DRAFT, device="cuda:0", max_sequences=6, **options) as on_gpu:  # type: ignore[arg-type]
+        with engines(TARGET, DRAFT, device="cuda:0", max_sequences=6, **options) as on_gpu:
             assert answers(on_gpu) == expected, options
 
 

@@ -30,10 +30,13 @@ class RecordingLink(LocalDraftLink):
         self.__dict__ |= link.__dict__
         self.exchanges: list[tuple[draft_pb2.StepRequest, draft_pb2.StepResponse]] = []
 
+    def send(self, request: draft_pb2.StepRequest, rows: Tensor | None) -> None:
+        super().send(request, rows)
+        self._asked = request
+
     def receive(self, timeout_s: float) -> draft_pb2.StepResponse:
         answer = super().receive(timeout_s)
-        assert answer is not None and self._pending is not None
-        self.exchanges.append((self._pending[0], answer))
+        self.exchanges.append((self._asked, answer))
         return answer
 
     def rounds(self) -> tuple[list[list[int]], list[int]]:

@@ -1,6 +1,7 @@
 """A seeded completion is the same in every mode, width and batch, on a recorded tiny pair."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_batch_mates_change_nothing(pair: InProcess) -> None:
 def test_preemption_changes_nothing() -> None:
     """A preempted request runs its positions anew, but draws nothing anew."""
     cases = [([3 + i, 60 + 7 * i, 9] * (1 + i), 40 + 5 * i, seeded(i)) for i in range(5)]
-    options = {"page_size": 8, "kv_tokens": 96, "prefill_tokens": 16}
+    options: dict[str, Any] = {"page_size": 8, "kv_tokens": 96, "prefill_tokens": 16}
     with engines(TARGET, DOMINO_SHIFT, **options) as running:
         alone = [collect(running.submit(p, n, sampling=s, min_tokens=n))[0] for p, n, s in cases]
         together = [

@@ -133,7 +133,7 @@ def test_other_ranks_are_told_what_is_launched_and_nothing_else() -> None:
     told: list[list[int] | None] = []
     executor, item, other = on_graphs([]), running(), running()
     item.sequence.pages.append(5)
-    executor.watch = lambda work: told.append(None if work is None else [len(w.ids) for w in work])
+    executor.tell = lambda work: told.append(None if work is None else [len(w.ids) for w in work])
     assert executor.start([item])()[0].ids == [60]
     assert told == [[1], None], "a step, and the one that started behind it"
     item = committed(item, 60)

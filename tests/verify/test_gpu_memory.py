@@ -67,7 +67,7 @@ def test_too_little_memory_names_the_setting(
 def test_the_start_tells_time_and_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What graphs take of memory and of the start cannot be seen otherwise."""
     write_target("qwen3", tmp_path)
-    with caplog.at_level(logging.INFO), engines(tmp_path, None, device="cuda:0"):  # type: ignore[arg-type]
+    with caplog.at_level(logging.INFO), engines(tmp_path, None, device="cuda:0"):
         pass
     assert "GiB free after the weights; steps take" in caplog.text
     assert "captured " in caplog.text and " s, " in caplog.text

@@ -57,7 +57,7 @@ class Recorded:
 
     @property
     def kv(self) -> PagedKV:
-        raise NotImplementedError("there is no model")
+        raise AssertionError("there is no model")
 
     def run(
         self, parts: Sequence[Part], rows: Tensor | None, timings: pb.DraftTimings

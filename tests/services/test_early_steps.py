@@ -4,38 +4,25 @@ of this process' memory and executors that do at once what a GPU does later."""
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from domino_serve.v1 import draft_pb2
-from serving.transport import segment
 from tests.recorded_models import PROMPTS
 from tests.services.requests import Call, seat, start
 from tests.services.served import Draft, Verify, serve_draft, serve_verify
-from tests.transport.fake_driver import COMPILER, compiled, in_place
+from tests.transport.fake_driver import COMPILER
 from tests.verify.early import EarlyDraft, EarlyTarget
 from verify_service.draft_link import GrpcDraftLink
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="the fake driver is compiled")
+pytestmark = [
+    pytest.mark.skipif(COMPILER is None, reason="the fake driver is compiled"),
+    pytest.mark.usefixtures("driver"),
+]
 
 TOKENS = 60
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return compiled(tmp_path_factory.mktemp("cuda"))
-
-
-@pytest.fixture(autouse=True)
-def driver(
-    library: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ctypes.CDLL]:
-    monkeypatch.setattr(segment, "FOLDER", tmp_path)
-    with in_place(library):
-        yield library
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import ctypes
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,21 +14,13 @@ from serving.transport.cuda_ipc import CudaPool, MappedCuda
 from serving.transport.plane import CUDA_IPC, INLINE
 from serving.transport.receiver import Receiver
 from serving.transport.sender import Sender
-from tests.transport.fake_driver import COMPILER, DEVICE, compiled, in_place
+from tests.transport.fake_driver import COMPILER, DEVICE
 from tests.transport.memory import COLUMNS, Pair, numbers
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="the fake driver is compiled")
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return compiled(tmp_path_factory.mktemp("cuda"))
-
-
-@pytest.fixture(autouse=True)
-def driver(library: ctypes.CDLL) -> Iterator[ctypes.CDLL]:
-    with in_place(library):
-        yield library
+pytestmark = [
+    pytest.mark.skipif(COMPILER is None, reason="the fake driver is compiled"),
+    pytest.mark.usefixtures("driver"),
+]
 
 
 def pair(pool: CudaPool) -> Pair:
@@ -147,11 +137,8 @@ def test_memory_smaller_than_said_is_refused(driver: ctypes.CDLL) -> None:
     assert (driver.fake_opened(), driver.fake_events()) == (0, 0)
 
 
-def test_shared_memory_is_pinned_as_long_as_it_is_mapped(
-    driver: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_memory_is_pinned_as_long_as_it_is_mapped(driver: ctypes.CDLL) -> None:
     """Copies through the driver's own buffer; memory that is unmapped while a GPU may write it."""
-    monkeypatch.setattr(segment, "FOLDER", tmp_path)
     made = segment.Segment.make(8192)
     made.pin(0)
     assert driver.fake_pinned() == 8192
@@ -160,13 +147,9 @@ def test_shared_memory_is_pinned_as_long_as_it_is_mapped(
 
 
 def test_shared_memory_that_cannot_be_pinned_is_used_as_it_is(
-    driver: ctypes.CDLL,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    driver: ctypes.CDLL, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A limit on locked memory would leave rows inline, or end the stream."""
-    monkeypatch.setattr(segment, "FOLDER", tmp_path)
     driver.fake_refuse_pins()
     made = segment.Segment.make(8192)
     made.pin(0)

@@ -1,8 +1,6 @@
 """Passes told before they have ended, on a driver made of this process' own memory."""
 
 import ctypes
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,31 +8,19 @@ from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
 from serving.errors import BadRequest
-from serving.transport import segment
 from serving.transport.plane import SHM
 from serving.transport.receiver import Receiver
 from serving.transport.sender import Sender
 from serving.transport.shm import MappedShm, OwnShm
-from tests.transport.fake_driver import COMPILER, DEVICE, compiled, in_place
+from tests.transport.fake_driver import COMPILER, DEVICE
 from tests.transport.memory import COLUMNS, Pair, numbers
 
 SESSIONS, WIDTH, COUNT = 3, 4, 3
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="the fake driver is compiled")
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return compiled(tmp_path_factory.mktemp("cuda"))
-
-
-@pytest.fixture(autouse=True)
-def driver(
-    library: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ctypes.CDLL]:
-    monkeypatch.setattr(segment, "FOLDER", tmp_path)
-    with in_place(library):
-        yield library
+pytestmark = [
+    pytest.mark.skipif(COMPILER is None, reason="the fake driver is compiled"),
+    pytest.mark.usefixtures("driver"),
+]
 
 
 def pair(*, slot_bytes: int = 4096) -> Pair:

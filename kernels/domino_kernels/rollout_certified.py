@@ -21,7 +21,6 @@ from .rollout_device import (
     padded_batch,
     processors,
 )
-from .rollout_score import tile_scores
 
 GROUP = tl.constexpr(32)
 SLOTS = tl.constexpr(4)  # groups evaluated at once
@@ -78,6 +77,17 @@ def _bound_kernel(state, q, scale, slack, base, upper, lower, batch, state_width
 
 
 @triton.jit
+def _exact_scores(s, w2, base, v, e, request, batch, base_width, V: tl.constexpr,
+                  E: tl.constexpr):  # fmt: skip
+    """float32 base + W2 s of the tokens v [N, T], in mode 0's arithmetic."""
+    inside = (request < batch)[:, None] & (v < V)[None, :]
+    at = base + request[:, None] * base_width + v[None, :]
+    scores = tl.load(at, inside, -float("inf"), eviction_policy="evict_first")
+    w = tl.load(w2 + v[None, :] * E + e[:, None], (v < V)[None, :] & (e < E)[:, None], 0.0)
+    return scores + tl.dot(s, w, input_precision="ieee")
+
+
+@triton.jit
 def _resolve_kernel(state, w2, base, upper, lower, keys, batch, state_width, base_width, groups,
                     parts, first, V: tl.constexpr, E: tl.constexpr, N: tl.constexpr,
                     EP: tl.constexpr, REGION: tl.constexpr, PARTS: tl.constexpr,
@@ -108,7 +118,7 @@ def _resolve_kernel(state, w2, base, upper, lower, keys, batch, state_width, bas
             picked = tl.where(start + slot < left, picked, (V + GROUP - 1) // GROUP)
             v = picked[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
             v = tl.reshape(v, (SLOTS * GROUP,))
-            scores = tile_scores(s, w2, base, v, e, request, batch, base_width, V, E)
+            scores = _exact_scores(s, w2, base, v, e, request, batch, base_width, V, E)
             token = tl.broadcast_to((tl.minimum(v, V - 1) + first)[None, :], (N, SLOTS * GROUP))
             key = tl.maximum(key, tl.max(pack_key(scores, token), axis=1))
             start += SLOTS

@@ -21,17 +21,6 @@ from .rollout_device import (
 
 
 @triton.jit
-def tile_scores(s, w2, base, v, e, request, batch, base_width, limit,
-                E: tl.constexpr):  # fmt: skip
-    """float32 base + W2 s of the tokens v < limit [N, T], in mode 0's arithmetic."""
-    inside = (request < batch)[:, None] & (v < limit)[None, :]
-    at = base + request[:, None] * base_width + v[None, :]
-    scores = tl.load(at, inside, -float("inf"), eviction_policy="evict_first")
-    w = tl.load(w2 + v[None, :] * E + e[:, None], (v < limit)[None, :] & (e < E)[:, None], 0.0)
-    return scores + tl.dot(s, w, input_precision="ieee")
-
-
-@triton.jit
 def _tokens_of(turn, PROGRAMS: tl.constexpr, TILES: tl.constexpr, T: tl.constexpr,
                BACKWARD: tl.constexpr):  # fmt: skip
     """A program's tokens of a turn [T]; beyond the last tile they are below 0 or no tokens."""

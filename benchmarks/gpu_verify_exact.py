@@ -39,7 +39,7 @@ EACH, LONGEST, NEW, WIDTH, PAGE = 64, 1500, 256, 16, 256
 Answers = list[list[int]]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class EchoLink:
     """A draft that knows what plain decoding said; wrong from a random place of each block on."""
 
@@ -106,6 +106,10 @@ def answers(engine: InProcess, prompts: Answers, seed: int, known: Answers | Non
         running[i] = engine.submit(prompts[i], NEW, plan=plan)
     for i in order:
         found[i] = collect(running[i])[0]
+    if link and not link.alive:
+        raise RuntimeError(
+            "the engine gave the draft up: the rest was decoded plainly, which proves nothing"
+        )
     return [found[i] for i in range(len(prompts))]
 
 

@@ -114,13 +114,13 @@ def parser(about: str | None) -> argparse.ArgumentParser:
         "with random ids and the published acceptance lengths",
     )
     found.add_argument("--arms", type=arms, help=f"mode[@width|@auto],... (default: {TABLES_ARMS})")
-    found.add_argument("--concurrency", type=counts, metavar="C,C", help="closed loop; 1,8,32")
+    found.add_argument("--concurrency", type=counts, metavar="C,C", help="closed loop (1,8,32)")
     found.add_argument(
         "--request-rate", type=rates, default=(), metavar="R,R", help="open loop instead"
     )
     found.add_argument("--workload", type=names, help="names, comma-separated (default: gsm8k)")
     found.add_argument("--repeats", type=positive, metavar="N", help="fresh servers each (3)")
-    found.add_argument("--warm-ups", type=positive, metavar="N", help="discarded requests a run")
+    found.add_argument("--warm-ups", type=positive, metavar="N", help="discarded, a run (8)")
     found.add_argument("--timeout-s", type=positive, default=600, help="of a request (%(default)s)")
     found.add_argument(
         "--out", type=folder, default=Path("bench-serve"), help="folder of results (%(default)s)"
@@ -135,7 +135,7 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     found.add_argument(
         "--max-prompt-tokens", type=positive, metavar="N", help="longer prompts are left out"
     )
-    add_prompt_arguments(found)
+    add_prompt_arguments(found, most=str(DEFAULTS["num_prompts"]))
     add_stack_arguments(found)
     found.set_defaults(mode=None, max_tokens=None, dtype="float32", device="cpu")
     return found

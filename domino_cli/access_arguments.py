@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -9,9 +10,17 @@ from domino_cli.errors import UsageError
 from domino_cli.stack import flag
 from domino_client import Tls
 from serving.options import OptionError
+from serving.transport.unix_socket import is_unix
 
 TOKEN_VARIABLE: Final = "DOMINO_SERVE_TOKEN"
 _FLAGS: Final = ("tls_ca", "tls_cert", "tls_key", "tls_server_name", "token_file")
+
+
+def address(text: str) -> str:
+    """argparse type: where a running service listens."""
+    if not is_unix(text) and not re.fullmatch(r"[^/\s]+:\d+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor unix:/PATH")
+    return text
 
 
 def add_tls_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ NAMES = ("cpu", "acceptance", "serve", "timeline", "router")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", choices=NAMES, help="which benchmark")
+    parser.add_argument("name", choices=NAMES, metavar=" | ".join(NAMES), help="which benchmark")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="its own flags, such as --help"
     )

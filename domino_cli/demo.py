@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     parser.add_argument("--logs", action="store_true", help="show the services' logs")
     add_stack_arguments(parser)
-    parser.epilog = "Defaults here: --device cpu, --dtype float32."
     parser.set_defaults(mode=None, device="cpu", dtype="float32")
 
 

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from domino_cli.access_arguments import (
     add_tls_arguments,
     add_token_argument,
+    address,
     refuse_access_flags,
     tls_of,
     token_of,
 )
 from domino_cli.ask import Answer, ask
-from domino_cli.errors import UsageError
+from domino_cli.errors import CommandError, UsageError
 from domino_cli.progress import say
 from domino_cli.request_arguments import add_request_arguments, request_args
 from domino_cli.stack import Stack, flag
@@ -24,7 +25,9 @@ from domino_cli.stack_arguments import (
     add_stack_arguments,
     stack_config,
 )
-from domino_client import Client
+from domino_client import Client, PeerUnavailable
+
+START = "start one with `domino-serve up`, or leave --address out"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     add_request_arguments(parser)
     parser.add_argument(
-        "--address", metavar="HOST:PORT", help="a running router (default: start the services)"
+        "--address",
+        type=address,
+        metavar="HOST:PORT",
+        help="a running router (default: start the services)",
     )
     add_tls_arguments(parser)
     add_token_argument(parser)
@@ -47,9 +53,12 @@ def run(args: argparse.Namespace) -> int:
     if args.address is None:
         refuse_access_flags(args)
     tls, token = tls_of(args), token_of(args) if args.address else None
-    with router(args) as address, Client(address, tls=tls, token=token) as client:
+    with router(args) as place, Client(place, tls=tls, token=token) as client:
         on_text = ignore if args.json else write
-        answer = ask(client, text, on_text, **request)
+        try:
+            answer = ask(client, text, on_text, **request)
+        except PeerUnavailable as error:
+            raise CommandError(f"{error}; {place} has to be a router: {START}") from error
     if args.json:
         print(json.dumps(answer.as_json()))
     else:

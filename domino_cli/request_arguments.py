@@ -12,7 +12,9 @@ from serving.sampling import requested
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", choices=MODES, help="how tokens are drafted; ar does not draft")
-    parser.add_argument("--max-tokens", type=positive, metavar="N", help="most tokens to produce")
+    parser.add_argument(
+        "--max-tokens", type=positive, metavar="N", help="most tokens to produce (256)"
+    )
     group = parser.add_argument_group("answer")
     group.add_argument(
         "--temperature",

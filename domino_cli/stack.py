@@ -18,6 +18,8 @@ from domino_cli.progress import Say, clear, overwrite, say
 from domino_cli.rank_processes import rank_variables
 from domino_cli.service_process import Event, ServiceProcess
 from domino_cli.stack_config import StackConfig, flag, flags
+from serving.errors import StartError
+from serving.process import check_port
 
 __all__ = ["Stack", "StackConfig", "flag", "flags"]
 
@@ -59,6 +61,10 @@ class Stack:
                 "starting the services needs PyTorch: `pip install 'domino-serve[serve]'`, "
                 "or use running ones with --address"
             )
+        try:
+            check_port(self.config.host, self.config.port)  # models may take minutes to load
+        except StartError as error:
+            raise CommandError(str(error)) from error
         try:
             self._start_engines()
             self._await_ready([name for name in self._services if RANK not in name])
@@ -189,7 +195,9 @@ class Stack:
 
     def _check(self, event: Event) -> None:
         if event.exit_code is not None:
-            log = self._services[event.service].log
+            log = list(self._services[event.service].log)
+            if self.config.show_logs:
+                log = log[-1:]  # the others stand above
             raise CommandError(
                 f"{event.service} ended with exit code {event.exit_code}; its last lines:\n"
                 + "\n".join(f"  {line}" for line in log)

@@ -58,7 +58,7 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder or name of its draft, or 'none' "
         f"(default: {DEFAULT_DRAFT} for the default target, none for others)",
     )
-    group.add_argument("--device", help="device of both models, such as cpu or cuda")
+    group.add_argument("--device", help="device of both models, such as cpu or cuda (default: cpu)")
     group.add_argument(
         "--draft-device", metavar="DEVICE", help="the draft's, if another, such as cuda:1"
     )
@@ -70,7 +70,10 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         "would share by time slices; else auto, the fastest of the first three)",
     )
     group.add_argument(
-        "--dtype", choices=DTYPES, metavar="DTYPE", help="float32, bfloat16, float16"
+        "--dtype",
+        choices=DTYPES,
+        metavar="DTYPE",
+        help="float32, bfloat16, float16 (default: float32)",
     )
     group.add_argument(
         "--width",
@@ -85,16 +88,24 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         help="auto: each step as wide as pays, plain where nothing does, up to --width (default: "
         "auto without --width, else fixed)",
     )
-    group.add_argument("--threads", type=positive, metavar="N", help="CPU threads of each model")
     group.add_argument(
-        "--max-sequences", type=positive, metavar="N", help="sequences verified at once"
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="CPU threads of each model (default: as many as cores)",
+    )
+    group.add_argument(
+        "--max-sequences",
+        type=positive,
+        metavar="N",
+        help="sequences verified at once (default: 32)",
     )
     group.add_argument(
         "--domino-candidates",
         type=candidates,
         metavar="K",
         help="candidate tokens of Domino's correction; 0 for the full vocabulary, certified for "
-        "the same proposals from fewer bytes on a GPU",
+        "the same proposals from fewer bytes on a GPU (default: 0)",
     )
 
     group.add_argument(

@@ -16,7 +16,7 @@ from domino_cli.stack_arguments import (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument(
         "--port", type=port, default=50050, help="the router's port, 0 for a free one (%(default)s)"
     )
@@ -32,7 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="verify and draft listen on Unix sockets there, which only this user can use",
     )
-    parser.add_argument("--mode", choices=MODES, help="mode of requests that name none")
+    parser.add_argument(
+        "--mode",
+        choices=MODES,
+        help="mode of requests that name none (default: the strongest one there is)",
+    )
     add_stack_arguments(parser)
     add_sampling_argument(parser)
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import grpc
 
-from domino_cli.access_arguments import add_tls_arguments, tls_of
+from domino_cli.access_arguments import add_tls_arguments, address, tls_of
 from domino_cli.stack_arguments import positive
 from serving.errors import from_rpc_error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--draft-address", required=True, metavar="HOST:PORT")
+    parser.add_argument("--draft-address", type=address, required=True, metavar="HOST:PORT")
     parser.add_argument(
         "--draft",
         type=Path,

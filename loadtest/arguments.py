@@ -21,7 +21,8 @@ from loadtest.prompts import (
 ASK_TIMEOUT_REMEDY = "start it with `domino-serve up`, or give its --address"
 
 
-def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
+def add_prompt_arguments(parser: argparse.ArgumentParser, *, most: str = "all") -> None:
+    """most: how many prompts the command takes where no flag says it."""
     group = parser.add_argument_group("prompts")
     group.add_argument(
         "--dataset-path",
@@ -31,16 +32,18 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSONL or JSON of prompts: ShareGPT, Alpaca, MBPP, MT-Bench, messages, token_ids",
     )
-    group.add_argument("--num-prompts", type=positive, metavar="N", help="of each (default: all)")
-    group.add_argument("--max-tokens", type=positive, default=256, metavar="N", help="%(default)s")
+    group.add_argument("--num-prompts", type=positive, metavar="N", help=f"of each ({most})")
+    group.add_argument(
+        "--max-tokens", type=positive, default=256, metavar="N", help="of an answer (256)"
+    )
     group.add_argument("--ignore-eos", action="store_true", help="always write --max-tokens tokens")
     group.add_argument(
         "--no-chat", action="store_true", help="prompts as plain text, without the chat template"
     )
     group.add_argument(
-        "--random-input-len", type=positive, default=512, metavar="N", help="of 'random': ids"
+        "--random-input-len", type=positive, default=512, metavar="N", help="of 'random': ids (512)"
     )
-    group.add_argument("--seed", type=int, default=42, help="of random ids and arrival times")
+    group.add_argument("--seed", type=int, default=42, help="of random ids and arrival times (42)")
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -52,16 +52,25 @@ def bind(
         with claimed(listen):
             _add(server, listen, tls)
         return listen
-    name = f"[{host}]" if ":" in host else host
+    check_port(host, port)  # gRPC does not tell its reason, and logs a line of its own
+    name = _in_address(host)
+    return f"{name}:{_add(server, f'{name}:{port}', tls)}"
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises StartError when nobody can listen there now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        # Tried first by ourselves: gRPC does not tell its reason, and logs a line of its own.
         socket.create_server((host, port), family=family).close()
-        return f"{name}:{_add(server, f'{name}:{port}', tls)}"
-    except (OSError, StartError) as error:
+    except OSError as error:
+        place = f"{_in_address(host)}:{port}"
         raise StartError(
-            f"cannot listen on {name}:{port}: {error}; choose another --port (0 takes a free one)"
+            f"cannot listen on {place}: {error}; choose another --port (0 takes a free one)"
         ) from error
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _add(server: grpc.Server | grpc.aio.Server, address: str, tls: Tls | None) -> int:

@@ -125,7 +125,7 @@ def _interval_s(config: VerifyConfig) -> float:
 def _width(config: VerifyConfig, draft: DraftConfig) -> int:
     limit = draft.max_draft_tokens + 1
     if config.width > limit:
-        raise OptionError("width", config.width, f"this draft allows 1 to {limit}")
+        raise OptionError("width", config.width, f"is not possible: this draft allows 1 to {limit}")
     return config.width or draft.block_size
 
 

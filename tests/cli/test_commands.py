@@ -6,13 +6,25 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from domino_cli.__main__ import COMMANDS, main
+from draft_service.config import DraftServiceConfig
 from tests.cli.test_stack import is_running
+from verify_service.config import VerifyConfig
 
 CLI = [sys.executable, "-m", "domino_cli"]
+HELP = """
+import contextlib, sys
+sys.modules["torch"] = None
+from domino_cli.__main__ import main
+for command in sys.argv[1:]:
+    with contextlib.suppress(SystemExit):
+        main([*command.split(), "--help"])
+"""
 
 
 def run(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
@@ -21,32 +33,47 @@ def run(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[byt
 
 def error_line(result: "subprocess.CompletedProcess[bytes]") -> str:
     """The only line on stderr: no usage text, no traceback."""
-    lines = result.stderr.decode().splitlines()
-    assert len(lines) == 1, lines
-    return lines[0]
+    (line,) = result.stderr.decode().splitlines()
+    return line
 
 
-@pytest.mark.parametrize("command", ["", "up", "generate", "demo", "models", "inspect", "bench"])
-def test_help_explains_every_command_without_torch(command: str) -> None:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """The exit code and the only line, of a command that starts nothing."""
+    try:
+        code = main(arguments)
+    except SystemExit as end:  # argparse's
+        code = end.code  # type: ignore[assignment]
+    out, err = capsys.readouterr()
+    (line,) = err.splitlines()
+    assert out == ""
+    return code, line
+
+
+def test_help_explains_every_command_without_torch() -> None:
     """Prevents help that takes seconds, or fails where only the client is installed."""
-    block = "import sys; sys.modules['torch'] = None; from domino_cli.__main__ import main; main()"
-    arguments = [command, "--help"] if command else ["--help"]
-    result = subprocess.run([sys.executable, "-c", block, *arguments], capture_output=True)
+    result = subprocess.run(
+        [sys.executable, "-c", HELP, *COMMANDS, "data regenerate", "models pull"],
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == 0, result.stderr
-    assert b"usage: domino-serve" in result.stdout
+    assert result.stdout.count("usage: domino-serve") == len(COMMANDS) + 2
+    assert "None" not in result.stdout.replace("(default: None)", "")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["generate", ""], "prompt: is empty"),
-        (["generate", "-"], "prompt: is empty"),
         (["generate", "x", "--max-tokens", "0"], "--max-tokens: '0'"),
         (["generate", "x", "--mode", "fast"], "--mode: invalid choice: 'fast'"),
         (["generate", "x", "--mode", "domino", "--draft", "none"], "needs a draft"),
         (["generate", "x", "--target", "nowhere"], "'nowhere' is neither a folder"),
         (["generate", "x", "--address", "a:1", "--width", "4"], "--width is for services"),
         (["generate", "x", "--address", "a:1", "--logs"], "--logs is for services"),
+        (["generate", "x", "--address", "localhost"], "'localhost' is neither HOST:PORT"),
+        (["generate", "x", "--address", "http://a:1"], "'http://a:1' is neither HOST:PORT"),
+        (["bench"], "cpu | acceptance | serve"),
         (
             ["generate", "x", "--address", "a:1", "--use-generation-config"],
             "--use-generation-config is for services",
@@ -63,18 +90,41 @@ def test_help_explains_every_command_without_torch(command: str) -> None:
         (["fly"], "'fly'"),
     ],
 )
-def test_a_users_mistake_is_one_line_and_code_2(arguments: list[str], message: str) -> None:
+def test_a_users_mistake_is_one_line_and_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Prevents tracebacks, and services started for a request that cannot work."""
-    result = run(*arguments)
-    assert message in error_line(result)
+    code, line = refused(capsys, *arguments)
+    assert message in line and code == 2
+
+
+def test_stdin_without_text_is_a_mistake_too() -> None:
+    """Prevents a whole start of services for `generate -` behind a command that failed."""
+    result = run("generate", "-")
+    assert "prompt: is empty" in error_line(result)
     assert result.returncode == 2
 
 
 def test_a_router_that_is_not_up_is_one_line_and_code_1() -> None:
     """Prevents a hang or a gRPC dump where the address is wrong."""
     result = run("generate", "x", "--address", "127.0.0.1:1")
-    assert "127.0.0.1:1" in error_line(result)
+    line = error_line(result)
+    assert "127.0.0.1:1" in line and "`domino-serve up`" in line
     assert result.returncode == 1
+
+
+def test_defaults_in_help_are_the_services_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Prevents help that tells of defaults which the services have changed."""
+    with pytest.raises(SystemExit):
+        main(["up", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    told = {
+        name: re.search(rf"--{name}.*?\(default: ([^)]*)\)", text.rpartition("services:")[2])
+        for name in ("device", "dtype", "max-sequences", "domino-candidates")
+    }
+    own = {spec.name: spec.default for spec in (*fields(DraftServiceConfig), *fields(VerifyConfig))}
+    for name, match in told.items():
+        assert match and match[1] == str(own[name.replace("-", "_")]), name
 
 
 def test_json_answer_has_text_ids_usage_and_speculation(tiny_router: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.test_commands import refused
+
 CLI = [sys.executable, "-m", "domino_cli", "generate", "ab 12"]
 
 
@@ -36,12 +38,12 @@ def answer(*flags: str) -> dict[str, Any]:
     ],
     ids=" ".join,
 )
-def test_values_out_of_range_start_nothing(flags: list[str], message: str) -> None:
+def test_values_out_of_range_start_nothing(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Prevents a minute of loading models before a typo is noticed."""
-    result = generate(*flags)
-    lines = result.stderr.decode().splitlines()
-    assert (len(lines), result.returncode) == (1, 2), lines
-    assert message in lines[0]
+    code, line = refused(capsys, "generate", "ab 12", *flags)
+    assert message in line and code == 2
 
 
 def test_flags_reach_the_router(tiny_router: str) -> None:

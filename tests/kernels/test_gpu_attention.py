@@ -94,3 +94,50 @@ assert torch.equal(out[rows], alone[rows]), "rows behind it change no bit of a r
 def test_fixed_cuts_equal_float64(programs: int) -> None:
     """A piece that is not read, or read twice, by programs that share them in another way."""
     run_interpreted(CASES + FIXED.replace("PROGRAMS\n", f"{programs}\n"))
+
+
+JOINED = """
+from domino_kernels.gpu.attention_rope import rope_attention
+from domino_kernels.gpu.rope_store import Heads, rope_store
+
+def joined(splits, parts, walk=None, bias=False, norm=True, **sizes):
+    _, kv, queries = case(**sizes)
+    heads, kv_heads, dim, page = (sizes[name] for name in ("heads", "kv", "dim", "page"))
+    n, columns = len(queries.last), (heads + 2 * kv_heads) * dim
+    positions, slots = (queries.last - 1).clamp(min=0), torch.full((n,), -1, dtype=torch.int32)
+    for first, count, sequence in queries.tiles.tolist():
+        at = positions[first : first + count]
+        slots[first : first + count] = queries.table[sequence][at // page] * page + at % page
+    for x in kv:  # what the launch itself has to store
+        x[slots[slots >= 0] // page, :, slots[slots >= 0] % page] = torch.nan
+    weights = [torch.rand(dim) + 0.5 if norm else None for _ in range(2)]
+    spec = Heads(
+        heads=heads, kv_heads=kv_heads, head_dim=dim, eps=1e-6, q_norm=weights[0],
+        k_norm=weights[1], bias=torch.randn(columns) if bias else None,
+    )
+    about = torch.randn(parts, n, columns), spec, torch.randn(2, 100, dim // 2).unbind()
+    one, two = ([x.clone() for x in kv] for _ in range(2))
+    queries.tiles[:, 1] = sizes["width"]  # as steps of a fixed width are
+    q, way = rope_store(*about, positions, slots, one), dict(splits=splits, least=16, walk=walk)
+    wanted = paged_attention(q, one, queries, **way)
+    found = rope_attention(*about, positions, slots, two, queries, **way)
+    used = queries.last > 0
+    torch.testing.assert_close(found[used], wanted[used], atol=2e-5, rtol=2e-5)
+    for x, y in zip(one, two):
+        torch.testing.assert_close(x, y, atol=2e-6, rtol=2e-6, equal_nan=True)
+"""
+
+JOINED_RUNS = {
+    "pieces": "joined(3, 2, heads=4, kv=2, dim=16, page=16, spans=[(46, 3), (0, 1), (33, 2)], "
+    "width=3)",
+    "bias": "joined(1, 1, bias=True, norm=False, heads=3, kv=1, dim=12, page=16, "
+    "spans=[(9, 1), (16, 1)], width=1)",
+    "tiles": "joined(1, 1, walk=KeyTiles(16, 2, 4, tiled=True), heads=4, kv=2, dim=16, page=32, "
+    "spans=[(79, 3), (80, 2), (0, 1)], width=3)",
+}
+
+
+@pytest.mark.parametrize("run", JOINED_RUNS)
+def test_one_launch_is_two(run: str) -> None:
+    """A new key read before it is stored, or stored by no piece; the wrong half rotated."""
+    run_interpreted(CASES + JOINED + JOINED_RUNS[run])

@@ -103,7 +103,8 @@ def choose_tiling(features: int, width: int, rows: int) -> Tiling | None:
     tiles = features // 64
     at_once = 2 * tiles <= WAVE
     if rows > ROWS:
-        found = replace(SHORT, rows=ROWS, columns=128, splits=2)
+        whole = replace(LONG, rows=ROWS)  # few input columns: one part is less to add up
+        found = replace(SHORT, rows=ROWS, columns=128, splits=2) if width > 4096 else whole
         return found if at_once and found.fits(features, width) else None
     if rows == ROWS:
         found = replace(LONG, rows=rows, splits=2)

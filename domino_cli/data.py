@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from domino_cli.answer_bar import AnswerBar
-from domino_cli.errors import UsageError
+from domino_cli.errors import UsageError, told_in_a_line
 from domino_cli.models import resolve_model
 from domino_cli.progress import say
 from domino_cli.stack_arguments import positive
-from serving.errors import StartError
 
 SOURCE = "a line: messages or conversations (OpenAI, ShareGPT), text, or input_ids and loss_mask"
 
@@ -75,10 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Raises UsageError naming the line, field or setting that cannot be used."""
-    try:
+    with told_in_a_line():
         return execute(args)
-    except StartError as error:
-        raise UsageError(str(error)) from error
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -114,7 +111,8 @@ def regenerate(args: argparse.Namespace) -> int:
     """Answers what the folder has no answer to yet, then writes the dataset anew."""
     from router.tokenizer import Tokenizer
     from serving.target_config import open_target
-    from training.answer_journal import AnswerJournal
+    from training.answer_journal import ANSWERS, AnswerJournal
+    from training.claim import claimed
     from training.dataset import write_dataset
     from training.engine_answers import Failed
     from training.prepare import read_prompts
@@ -134,7 +132,7 @@ def regenerate(args: argparse.Namespace) -> int:
         "prompt_tokens": args.prompt_tokens,
         "new_tokens": args.new_tokens,
     }
-    with AnswerJournal(args.folder, about) as journal:
+    with claimed(args.folder, ANSWERS), AnswerJournal(args.folder, about) as journal:
         if journal.done:
             say(f"{args.folder}: {len(journal.done)} of {len(prompts)} prompts are done")
         for place in sorted(set(range(len(prompts))) - journal.done):

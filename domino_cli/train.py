@@ -3,11 +3,15 @@
 import argparse
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from domino_cli.errors import UsageError
+from domino_cli.errors import UsageError, told_in_a_line
 from domino_cli.models import resolve_model
 from domino_cli.progress import Bar, say
-from serving.errors import StartError
+
+if TYPE_CHECKING:
+    from training.config import TrainConfig
+    from training.ranks import Ranks
 
 SMOKE = "smoke"
 
@@ -42,10 +46,8 @@ def settings() -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Raises UsageError naming the line, field or setting that cannot be used."""
-    try:
+    with told_in_a_line():
         return execute(args)
-    except StartError as error:
-        raise UsageError(str(error)) from error
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -58,10 +60,11 @@ def execute(args: argparse.Namespace) -> int:
 
         return 0 if smoke(print) else 1
     from serving.device import open_device
-    from training.checkpoint import iterations
+    from training.claim import claimed
     from training.config import load_config
     from training.opening import open_session
     from training.ranks import join, own_device
+    from training.watch import METRICS
 
     config = load_config(Path(args.config), args.overrides)
     config = dataclasses.replace(
@@ -71,6 +74,18 @@ def execute(args: argparse.Namespace) -> int:
     if ranks.rank > 0:
         open_session(config, lambda line: None, ranks=ranks).run(lambda line: None)
         return 0
+    with claimed(config.output, METRICS):
+        folder = trained(config, ranks)
+    say(f"exported to {folder}")
+    print(folder)
+    return 0
+
+
+def trained(config: "TrainConfig", ranks: "Ranks") -> Path:
+    """Shows how far it is; the export's folder."""
+    from training.checkpoint import iterations
+    from training.opening import open_session
+
     bar, session = Bar(config.steps), open_session(config, say, ranks=ranks)
     try:
         folder = session.run(say, tick=bar.draw)
@@ -79,9 +94,7 @@ def execute(args: argparse.Namespace) -> int:
         say(f"stopped at step {session.trainer.step}; the same command goes on behind step {kept}")
         raise
     bar.clear()
-    say(f"exported to {folder}")
-    print(folder)
-    return 0
+    return folder
 
 
 def plot(run: Path) -> int:

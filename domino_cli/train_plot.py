@@ -47,10 +47,14 @@ def plot(run: Path, out: Path | None = None) -> Path:
 
 
 def read_metrics(run: Path) -> list[Line]:
-    """A step that was run again after a resume has its last figures."""
+    """A step that was run again after a resume has its last figures.
+
+    A line that is still being written, or was cut off, is left out.
+    """
     file = run / METRICS
     try:
-        found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        text = file.read_text(encoding="utf-8")
+        found = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     except (OSError, ValueError) as error:
         raise UsageError(f"{file}: cannot be read ({error}); give the folder of a run") from error
     if not found:

@@ -23,6 +23,7 @@ from training.errors import TrainingError
 TRACKER = "latest_checkpointed_iteration.txt"
 MODEL, OPTIMIZER, META = "model.safetensors", "optimizer.safetensors", "meta.json"
 WHOLE = "whole"
+FULL = "the one before stays; free space, then the same command goes on behind it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ def save(run: Path, state: State, *, keep: int) -> Path:
     try:
         _track(run, step)
     except OSError as error:
-        raise TrainingError(f"{run / TRACKER} could not be written: {error}") from error
+        raise TrainingError(f"{run / TRACKER} could not be written: {error}; {FULL}") from error
     for old in sorted(iterations(run))[:-keep]:
         if old != step:
             shutil.rmtree(run / f"iter_{old:07d}")
@@ -70,7 +71,7 @@ def write(place: Path, state: State) -> Path:
         partial.rename(place)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise TrainingError(f"checkpoint {place} could not be written: {error}") from error
+        raise TrainingError(f"checkpoint {place} could not be written: {error}; {FULL}") from error
     return place
 
 

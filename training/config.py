@@ -4,11 +4,13 @@ import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from serving.option_type import OptionError, OptionType
 from serving.options import field
+from training.config_rules import check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,41 +91,7 @@ class TrainConfig:
     save_optimizer: bool = field(True, help="without it a checkpoint cannot be resumed")
 
     def __post_init__(self) -> None:
-        for name in (
-            *("layers", "taps", "gru_hidden_dim", "emb_dim", "rows", "anchors", "accumulation"),
-            *("steps", "lr", "clip", "chunk", "log_interval", "save_interval", "max_checkpoints"),
-            *("eval_interval", "eval_tokens", "markov_rank"),
-        ):
-            if not getattr(self, name) > 0:
-                raise OptionError(name, getattr(self, name), "must be above 0")
-        if self.block_size < 2:
-            raise OptionError("block_size", self.block_size, "must be at least 2")
-        if self.row_length < 2:
-            raise OptionError("row_length", self.row_length, "must be at least 2")
-        if self.gamma is not None and not self.gamma > 0:
-            raise OptionError("gamma", self.gamma, "must be above 0, or none for no decay")
-        if self.base_steps is not None and self.base_steps < 0:
-            raise OptionError("base_steps", self.base_steps, "must not be negative")
-        for name in ("base_start", "base_ratio", "warmup", "floor", "soft"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise OptionError(name, getattr(self, name), "must be from 0 to 1")
-        late = self.block_size - (self.scored_slots or self.block_size)
-        if self.late_every < 1 or late < 0 or late % self.late_every:
-            remedy = f"must divide the {late} slots behind scored_slots"
-            raise OptionError("late_every", self.late_every, remedy)
-        if self.vocab_rows is not None and (self.vocab_rows < 1 or self.head == "dspark"):
-            raise OptionError("vocab_rows", self.vocab_rows, "must be above 0, and none for dspark")
-        for name in ("ce", "l1", "confidence"):
-            if not getattr(self, name) >= 0:
-                raise OptionError(name, getattr(self, name), "must not be negative")
-        if self.format == "speculators" and self.head != "dflash":
-            raise OptionError("format", self.format, f"has no {self.head} head; use native")
-        if self.attention == "flex" and self.device == "cpu":
-            raise OptionError("attention", "flex", "learns on a GPU only; use auto or dense")
-        if self.parallel == "fsdp" and self.optimizer == "muon":
-            raise OptionError("parallel", "fsdp", "cuts the matrices that muon needs; use adamw")
-        if self.mask_token_id is not None and self.mask_token_id < 0:
-            raise OptionError("mask_token_id", self.mask_token_id, "must be an id")
+        check(self)
 
     @property
     def shift(self) -> bool:
@@ -142,7 +110,8 @@ def load_config(file: Path, overrides: Sequence[str]) -> TrainConfig:
     values = _read(file) | dict(_override(text) for text in overrides)
     for name, value in values.items():
         if name not in kinds:
-            raise OptionError(name, value, f"is unknown; known: {', '.join(kinds)}")
+            near = "".join(f"did you mean {n}? " for n in get_close_matches(name, kinds, 1))
+            raise OptionError(name, value, f"is unknown; {near}known: {', '.join(kinds)}")
     defaults = {s.name: s.default for s in fields(TrainConfig) if s.default is not MISSING}
     checked = {
         # null means the default; where none is a value of its own, it means none.

@@ -35,25 +35,32 @@ class Document:
 
 
 def write_dataset(folder: Path, documents: Iterable[Document], about: dict[str, Any]) -> None:
-    """Replaces `folder`'s dataset; `about` says where it came from and what was dropped."""
+    """Replaces `folder`'s dataset; `about` says where it came from and what was dropped.
+
+    Raises TrainingError when there is nothing to learn, or when the disk is full.
+    """
     kept = list(documents)
     if not kept:
         raise TrainingError("dataset: no document is left; nothing to train on")
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {
-            "ids": torch.cat([d.ids for d in kept]),
-            "supervised": torch.cat([d.supervised for d in kept]).to(torch.uint8),
-            "lengths": torch.tensor([len(d.ids) for d in kept]),
-        },
-        folder / TENSORS,
-    )
+    tensors = {
+        "ids": torch.cat([d.ids for d in kept]),
+        "supervised": torch.cat([d.supervised for d in kept]).to(torch.uint8),
+        "lengths": torch.tensor([len(d.ids) for d in kept]),
+    }
     facts = {
         "documents": len(kept),
         "tokens": sum(len(d.ids) for d in kept),
         "supervised": sum(int(d.supervised.sum()) for d in kept),
     }
-    (folder / ABOUT).write_text(json.dumps(about | facts, indent=1) + "\n")
+    partial = folder / f".{TENSORS}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, partial)
+        partial.replace(folder / TENSORS)
+        (folder / ABOUT).write_text(json.dumps(about | facts, indent=1) + "\n")
+    except (OSError, SafetensorError) as error:
+        partial.unlink(missing_ok=True)
+        raise TrainingError(f"dataset {folder} could not be written: {error}") from error
 
 
 def read_dataset(folder: Path) -> list[Document]:

@@ -20,6 +20,7 @@ import torch
 from router.tokenizer import Tokenizer
 from serving.device import open_device
 from serving.tensors import DTYPES
+from training.claim import claimed
 from training.config import TrainConfig, load_config
 from training.dataset import Document, read_dataset
 from training.embedded_answers import encode
@@ -34,6 +35,7 @@ from training.speculate import (
     loops,
 )
 from training.target import BatchTarget
+from training.watch import METRICS
 
 BEGAN = time.monotonic()
 CALIBRATION_STEPS = 60
@@ -54,8 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     target = load_target(config, dtype, device)
     say(f"target loaded: {torch.__version__}, {config.device}, rank {ranks.rank} of {ranks.count}")
     documents = shared_out(args.answers, ranks, args.max_tokens)
-    config, session = timed_session(args, config, target, documents, ranks)
-    session.run(say if ranks.rank == 0 else lambda _: None)
+    with claimed(output, METRICS):
+        config, session = timed_session(args, config, target, documents, ranks)
+        session.run(say if ranks.rank == 0 else lambda _: None)
     if ranks.rank > 0 or not args.held_out:
         return 0
     say(f"exported to {session.export(args.out / 'export')}")

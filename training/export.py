@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -38,13 +39,19 @@ def export(
 ) -> DraftConfig:
     """Writes the checkpoint in bfloat16 and reads it back as the services do.
 
-    A service that has the folder's files open goes on with the old ones.
+    A service that has the folder's files open goes on with the old ones. Raises TrainingError when
+    the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
     stored = {n: w.detach().to("cpu", torch.bfloat16).contiguous() for n, w in weights.items()}
     partial = folder / f".{WEIGHTS_FILE}.partial"
-    save_file(stored, partial, metadata={"format": "pt"})
-    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n")
+    try:
+        save_file(stored, partial, metadata={"format": "pt"})
+        (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n")
+    except (OSError, SafetensorError) as error:
+        partial.unlink(missing_ok=True)
+        remedy = "free space, then the same command goes on"
+        raise TrainingError(f"{folder} could not be written: {error}; {remedy}") from error
     partial.replace(folder / WEIGHTS_FILE)
     return open_draft(folder, target)[1]
 

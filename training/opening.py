@@ -58,14 +58,13 @@ def open_session(
     draft = parse_draft(None, made, target.config)
     vocab, file = target.config.vocab_size, config.held_out
     held_out = read_held_out(file, config.target, vocab) if file else ()
+    start, saved = first_weights(config, draft, target), checkpoint.load(config.output)
     features = open_features(config, target, packed, draft.target_layer_ids, report, ranks)
     objective = make_objective(config, draft, target)
     if config.vocab_rows:
         part = Vocabulary.most_frequent(config.vocab_rows, packed, target.lm_head, ranks)
         objective = dataclasses.replace(objective, vocabulary=part)
-    start = first_weights(config, draft, target)
     trainer = Trainer(config, objective, features, start, dtype, ranks)
-    saved = checkpoint.load(config.output)
     if saved is not None:
         trainer.resume(saved)
         report(f"resumed behind step {trainer.step}")

@@ -1,14 +1,16 @@
 """Where a run's figures go: metrics.jsonl, TensorBoard where asked for, and how busy the GPU is."""
 
-import fcntl
+import errno
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 import torch
 
@@ -23,11 +25,10 @@ class Watch:
     def __init__(self, folder: Path | None, *, tensorboard: bool) -> None:
         """Without a folder nothing is kept: one of several ranks does it for all.
 
-        Raises TrainingError when TensorBoard is asked for and not installed, or when another
-        process writes there.
+        Raises TrainingError when TensorBoard is asked for and not installed.
         """
         self._board = _writer(folder / TENSORBOARD) if tensorboard and folder else None
-        self._lines = _locked(folder / METRICS) if folder else None
+        self._lines = _opened(folder / METRICS) if folder else None
 
     def __enter__(self) -> Self:
         return self
@@ -41,10 +42,9 @@ class Watch:
             self._board.close()
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Writes a line at once."""
+        """Writes a line at once, whole; raises TrainingError when the disk is full."""
         if self._lines:
-            self._lines.write(json.dumps(line) + "\n")
-            self._lines.flush()
+            _append(self._lines, json.dumps(line).encode() + b"\n")
         if self._board:
             for name, value in scalars(line):
                 self._board.add_scalar(name, value, int(line["step"]))
@@ -71,17 +71,23 @@ def gpu_figures(device: torch.device) -> dict[str, float]:
     return found
 
 
-def _locked(file: Path) -> TextIO:
-    """Opened to append; the lock goes with the process, however that ends."""
-    found = file.open("a")
-    try:
-        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        found.close()
-        raise TrainingError(
-            f"output: another process writes to {file.parent}; end it, or choose another output"
-        ) from error
+def _opened(file: Path) -> FileIO:
+    """To append to; half a line, which a killed process or a full disk may leave, is cut off."""
+    found = FileIO(file, "a+")
+    found.seek(0)
+    found.truncate(found.readall().rfind(b"\n") + 1)
     return found
+
+
+def _append(file: FileIO, line: bytes) -> None:
+    size = os.fstat(file.fileno()).st_size
+    try:
+        if file.write(line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        file.truncate(size)
+        remedy = "free space, then the same command goes on"
+        raise TrainingError(f"{file.name} could not be written: {error}; {remedy}") from error
 
 
 def _writer(folder: Path) -> Any:

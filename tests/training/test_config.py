@@ -44,6 +44,15 @@ def test_overrides_win_and_have_their_types(tmp_path: Path) -> None:
         ("base_steps=-1", "base_steps"),
         ("base_start=1.5", "base_start"),
         ("lr=0.0", "lr"),
+        ("lr=inf", "lr"),
+        ("beta2=1.0", "beta2"),
+        ("weight_decay=-1", "weight_decay"),
+        ("intermediate_size=0", "intermediate_size"),  # no missing value
+        ("scored_slots=0", "scored_slots"),
+        ("scored_slots=17", "scored_slots"),
+        ("anchors=1025", "anchors"),  # of 1024 tokens
+        ("row_length=40000", "row_length"),
+        ("stpes=3", "did you mean steps"),
         ("optimizer=sgd", "optimizer"),
         ("late_every=3", ""),
         ("rows", "override"),

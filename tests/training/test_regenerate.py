@@ -11,6 +11,7 @@ from tests.recorded_models import TARGET
 from tests.router.tiny_tokenizer import save_target
 from tests.training import tiny
 from training.answer_journal import ANSWERS, FAILED, TRUNCATED, AnswerJournal
+from training.claim import claimed
 from training.dataset import read_dataset
 from training.engine_answers import Failed, engine_answers
 from training.generate import Generator, Limits
@@ -115,3 +116,12 @@ def test_the_journal_keeps_what_it_was_told(tmp_path: Path) -> None:
         assert journal.done == {1, 3}
         assert [a.prompt for a in journal.answers(truncated=True)] == [1, 3]
         assert [a.prompt for a in journal.answers(truncated=False)] == [3]
+
+
+def test_two_processes_do_not_answer_into_one_folder(
+    tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second one took the first one's half line for a killed process's, and cut it off."""
+    with claimed(tmp_path / "out", ANSWERS):
+        assert main(command) == 2
+    assert "another process writes to" in capsys.readouterr().err

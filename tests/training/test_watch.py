@@ -23,7 +23,7 @@ from training.errors import TrainingError
 from training.evaluate import MACRO, read_held_out
 from training.export import WEIGHTS_FILE
 from training.session import EXPORT
-from training.watch import METRICS, Speed, Watch, scalars
+from training.watch import METRICS, Speed, scalars
 
 NEW = 24
 
@@ -203,12 +203,3 @@ def test_a_run_tells_its_first_step(tmp_path: Path) -> None:
     told: list[str] = []
     runs.session(tmp_path, steps=3, log_interval=3).run(told.append)
     assert told[0].startswith("step 1 is done in ") and told[1].startswith("step 3/3 ")
-
-
-def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
-    """Ranks that outlive their killed parent go on beside the command given again."""
-    first = Watch(tmp_path, tensorboard=False)
-    with first, pytest.raises(TrainingError, match="another process writes"):
-        Watch(tmp_path, tensorboard=False)
-    with Watch(tmp_path, tensorboard=False) as again:
-        again.add({"step": 1})

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.gpu_draft_model import qwen3_8b_domino, random_draft
 from benchmarks.gpu_verify_model import PAGE, TAPS, qwen3_8b, random_target
-from benchmarks.pair_steps import Pair
+from benchmarks.pair_steps import PREFILL, Pair
 from benchmarks.rollout_generator import QWEN3_8B, generate
 from domino_kernels.rollout import DominoRollout
 from domino_kernels.rollout_base import BaseRollout
@@ -16,6 +16,7 @@ from draft_service.gpu_executor import GpuExecutor as GpuDraftExecutor
 from draft_service.gpu_rollout import CERTIFIED_BATCH
 from draft_service.gpu_step import batch_buckets
 from verify_service.gpu_executor import GpuExecutor
+from verify_service.gpu_prompts import row_buckets
 from verify_service.gpu_target import GpuTarget
 
 VOCAB = QWEN3_8B.vocab
@@ -70,5 +71,10 @@ class GpuPair:
         gc.collect()  # graphs of an executor before
         torch.cuda.empty_cache()
         return GpuExecutor(
-            target, pages=pages, page_size=PAGE, max_sequences=max_sequences, widths=widths
+            target,
+            pages=pages,
+            page_size=PAGE,
+            max_sequences=max_sequences,
+            widths=widths,
+            prompt_rows=row_buckets(PREFILL),
         )

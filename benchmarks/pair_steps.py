@@ -83,13 +83,13 @@ class Pair:
         draft_pages: int = 0,
     ) -> None:
         """pages: of the target's KV; draft_pages: of the draft's."""
-        self._verify, self._draft, self._vocab = verify, draft, vocab
+        self._verify, self._draft, self.vocab = verify, draft, vocab
         self.costs = verify.costs() if draft else None  # of the target's steps
         self._pages, self._page_size, self._draft_pages = pages, page_size, draft_pages
 
     def run(self, load: Load, widths: WidthPolicy | None = None) -> Times:
         """Answers the load by an engine of its own."""
-        engine = self._engine(load, widths)
+        engine = self.engine(load, widths)
         ends = Ends(load.concurrency)
         for request in self._requests(load, ends.emit):
             engine.submit(request)
@@ -100,11 +100,12 @@ class Pair:
             engine.stop()
         return times(engine.timeline.steps, load, any_width=widths is not None)
 
-    def _engine(self, load: Load, widths: WidthPolicy | None) -> Engine:
+    def engine(self, load: Load, widths: WidthPolicy | None = None) -> Engine:
+        """Not started yet."""
         synthetic = None
         if load.acceptance and load.width > 1:
             rates = parse_rates(load.acceptance, load.width - 1)
-            synthetic = SyntheticAcceptance(rates, self._vocab)
+            synthetic = SyntheticAcceptance(rates, self.vocab)
         scheduler = Scheduler(
             pages=self._pages,
             page_size=self._page_size,
@@ -112,7 +113,7 @@ class Pair:
             prefill_tokens=PREFILL,
         )
         kind = ContinuedDrafting if load.skip_prompt else Drafting
-        drafting = kind(self._verify.rows, self._vocab, step_s=WAIT_S, timeout_s=WAIT_S)
+        drafting = kind(self._verify.rows, self.vocab, step_s=WAIT_S, timeout_s=WAIT_S)
         return Engine(
             self._verify, scheduler, drafting, max_waiting=0, widths=widths, synthetic=synthetic
         )
@@ -123,7 +124,7 @@ class Pair:
         return [
             kind(
                 request_id=str(i),
-                prompt_ids=[draw.randrange(self._vocab) for _ in range(load.prompt)],
+                prompt_ids=[draw.randrange(self.vocab) for _ in range(load.prompt)],
                 max_tokens=load.new,
                 stop_ids=frozenset(),
                 emit=emit,
@@ -135,26 +136,28 @@ class Pair:
     def _plans(self, load: Load) -> Seq[DraftPlan | None]:
         if load.width == 1:
             return [None] * load.concurrency
+        link = self.link(load, sessions=load.concurrency)
+        return [plan(link, load) for _ in range(load.concurrency)]
+
+    def link(self, load: Load, *, sessions: int) -> LocalDraftLink:
+        """To a draft with so many seats."""
         assert self._draft is not None, "drafting needs a draft"
         seats = (ContinuedSeats if load.skip_prompt else Seats)(
             pages=self._draft_pages,
             page_size=self._page_size,
-            max_sessions=load.concurrency,
+            max_sessions=sessions,
             ttl_s=WAIT_S,
         )
         if isinstance(seats, ContinuedSeats):
             seats.positions = load.prompt - 1
         engine = DraftEngine(self._draft, seats, max_rows=MAX_ROWS)
-        link = LocalDraftLink(engine, MAX_ROWS)
-        return [
-            DraftPlan(
-                link=link,
-                ticket=engine.reserve(load.mode, load.prompt + load.new),
-                mode=load.mode,
-                draft_tokens=load.width - 1,
-            )
-            for _ in range(load.concurrency)
-        ]
+        return LocalDraftLink(engine, MAX_ROWS)
+
+
+def plan(link: LocalDraftLink, load: Load) -> DraftPlan:
+    """For one request of the load; takes a seat."""
+    ticket = link.reserve(load.mode, load.prompt + load.new)
+    return DraftPlan(link=link, ticket=ticket, mode=load.mode, draft_tokens=load.width - 1)
 
 
 class Continued(Request):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+import torch
 from torch import Tensor
 
 from domino_serve.v1 import draft_pb2
@@ -67,6 +68,20 @@ class LocalDraftLink:
             if self.alive:
                 self._begun = self.engine.begin(self._stream, sessions, verified, count)
             return self._begun.step if self._begun else None
+
+    @property
+    def device(self) -> torch.device:
+        """The draft's."""
+        return self.engine.device
+
+    def tell(
+        self, request: draft_pb2.StepRequest, rows: Tensor | None
+    ) -> draft_pb2.StepResponse | None:
+        """As verify_service.early_rows.RowsLink."""
+        with self._lock:
+            if not self.alive:
+                return None
+            return self.engine.step(self._stream, request, rows, unseen=True)
 
     def go_on(self, request: draft_pb2.StepRequest) -> Begun | None:
         """As verify_service.early_drafts.EarlyLink."""

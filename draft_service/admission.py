@@ -53,10 +53,15 @@ def admitted(
     all_rows: Tensor | None,
     config: DraftConfig,
     response: draft_pb2.StepResponse,
+    *,
+    unseen: bool = False,
 ) -> list[Work]:
-    """Steps that pass their checks; what the others are answered goes into the response."""
+    """Steps that pass their checks; what the others are answered goes into the response.
+
+    unseen: the device may still make the rows; the executor leaves out what are no numbers.
+    """
     work: list[Work] = []
-    usable = [] if all_rows is None else usable_rows(all_rows)
+    usable = [] if all_rows is None or unseen else usable_rows(all_rows)
     taken: set[int] = set()
     first = 0
     for step in request.steps:

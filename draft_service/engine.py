@@ -79,9 +79,15 @@ class DraftEngine:
         return loads
 
     def step(
-        self, stream: Stream, request: draft_pb2.StepRequest, rows: Tensor | None
+        self,
+        stream: Stream,
+        request: draft_pb2.StepRequest,
+        rows: Tensor | None,
+        *,
+        unseen: bool = False,
     ) -> draft_pb2.StepResponse:
-        """One exchange; rows [sum of num_rows, hidden] in order of request.steps.
+        """One exchange; rows [sum of num_rows, hidden] in order of request.steps, `unseen` where
+        the device may still make them.
 
         Raises BadRequest for a message that cannot be taken apart; sessions are refused one by one.
         """
@@ -94,7 +100,8 @@ class DraftEngine:
                 self.close(stream)
                 stream.context_id = self.context_id
             self._open(stream, request, response)
-            work = admitted(stream.sessions, request, rows, self._executor.config, response)
+            config = self._executor.config
+            work = admitted(stream.sessions, request, rows, config, response, unseen=unseen)
             self._run(work, rows, response)
             self._close(stream, request)
             return response

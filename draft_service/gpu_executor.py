@@ -5,11 +5,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from domino_kernels.gpu.hand_over import Verified
 from domino_kernels.paged_kv import PagedKV
+from domino_kernels.readback import sent
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.executor import Part
@@ -131,9 +133,11 @@ class GpuExecutor:
         if rows is not None:
             device = self._model.device
             index = appended(parts, page_table(parts), self._kv.page_size)
-            at = [torch.from_numpy(x).to(device) for x in index]
-            where = Rows(positions=at[0], slots=at[1])
-            self._model.append(rows.to(device), where, self._kv)
+            positions, slots = sent(np.stack(index), device)
+            rows = rows.to(device)
+            # Rows that no host has seen yet may be no numbers: they are stored nowhere.
+            slots = torch.where(rows.isfinite().all(-1), slots, -1)
+            self._model.append(rows, Rows(positions=positions, slots=slots), self._kv)
 
 
 def _rows_of(parts: Sequence[Part], rows: Tensor | None) -> Tensor | None:

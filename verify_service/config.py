@@ -49,7 +49,9 @@ class VerifyConfig(ServiceOptions):
         16384, help="positions of KV cache, shared by all sequences; 0 takes what a GPU has free"
     )
     page_size: int = field(256, help="positions of a KV page")
-    prefill_tokens: int = field(256, help="prompt positions run in one step")
+    prefill_tokens: int | None = field(
+        None, help="prompt positions run in one step (default: 2048 on a GPU, else 256)"
+    )
     draft_step_s: float = field(
         1.0, help="longest wait for a draft in a step; then it goes on without, until the answer"
     )
@@ -103,8 +105,8 @@ class VerifyConfig(ServiceOptions):
         if self.kv_tokens < (0 if self.device.startswith("cuda") else 1):
             raise OptionError("kv_tokens", self.kv_tokens, "must be at least 1, or 0 on a GPU")
         for name in ("max_sequences", "page_size", "prefill_tokens"):
-            if getattr(self, name) < 1:
-                raise OptionError(name, getattr(self, name), "must be at least 1")
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise OptionError(name, value, "must be at least 1")
         for name in ("threads", "width", "max_waiting"):
             if getattr(self, name) < 0:
                 raise OptionError(name, getattr(self, name), "must not be negative")
@@ -123,3 +125,8 @@ class VerifyConfig(ServiceOptions):
             check_seconds(self, "spin_s", or_zero=True)
         if self.width > 1 and self.draft is None:
             raise OptionError("width", self.width, "needs a draft: give --draft, or no --width")
+
+    @property
+    def prompt_positions(self) -> int:
+        """prefill_tokens, or the device's default: a GPU is not full with fewer."""
+        return self.prefill_tokens or (2048 if self.device.startswith("cuda") else 256)

@@ -1,10 +1,13 @@
 """One message to a draft and what may answer it; verify_service.drafting makes and reads them."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from domino_serve.v1 import draft_pb2
+from verify_service.draft_link import DraftLink
+from verify_service.row_spans import RowSpan
 from verify_service.sequence import DraftSession, Sequence
 
 # Errors that a session opened anew would not meet again.
@@ -52,18 +55,53 @@ class Exchange:
         return self.misses > allowed and time.monotonic() - self.sent_at > step_s
 
 
+class Message:
+    """To one draft while it is put together; `spans` say where its rows are."""
+
+    def __init__(self, link: DraftLink, closes: Iterable[int] = ()) -> None:
+        self.request = draft_pb2.StepRequest(closes=closes)
+        self.asked: dict[int, Asked] = {}
+        self.spans: list[RowSpan] = []
+        self._link, self.budget = link, link.max_rows  # rows that it may still have
+
+    def add(self, sequence: Sequence, draft: DraftSession, step: draft_pb2.SessionStep) -> None:
+        """Unless there is nothing to say: it waits, or its prompt does. Opens the session first."""
+        if draft.opened and not step.num_rows and not step.HasField("current"):
+            return
+        if not draft.opened:
+            draft.opened = True
+            self.request.opens.add(
+                session=draft.session,
+                ticket=draft.plan.ticket,
+                mode=draft.plan.mode,
+                context_id=self._link.context_id,
+                request_id=sequence.request.request_id,
+                traceparent=sequence.request.traceparent,
+            )
+        self.request.steps.append(step)
+        self.asked[draft.session] = Asked(sequence, step)
+        if step.num_rows:
+            self.spans.append((sequence, draft.kv_len, draft.kv_len + step.num_rows))
+        self.budget -= step.num_rows
+
+
+def rows_step(draft: DraftSession, end: int, max_rows: int) -> draft_pb2.SessionStep:
+    """Rows that the draft lacks of positions before `end`, nothing to draft."""
+    # A preempted sequence has fewer rows than its draft until its positions have run again.
+    count = max(0, min(end - draft.kv_len, max_rows))
+    draft.step += 1
+    return draft_pb2.SessionStep(
+        session=draft.session, step=draft.step, rows_start=draft.kv_len, num_rows=count
+    )
+
+
 def next_step(
     sequence: Sequence, draft: DraftSession, max_rows: int, draft_tokens: int | None
 ) -> draft_pb2.SessionStep:
     """Rows the draft lacks, and the block to draft once it has them all."""
-    # A preempted sequence has fewer rows than its draft until its positions have run again.
-    count = max(0, min(sequence.kv_len - draft.kv_len, max_rows))
-    draft.step += 1
-    step = draft_pb2.SessionStep(
-        session=draft.session, step=draft.step, rows_start=draft.kv_len, num_rows=count
-    )
-    asked = wanted(sequence, draft, draft_tokens)
-    if not sequence.in_prefill and draft.kv_len + count == sequence.kv_len and asked > 0:
+    step, asked = rows_step(draft, sequence.kv_len, max_rows), wanted(sequence, draft, draft_tokens)
+    has_all = draft.kv_len + step.num_rows == sequence.kv_len
+    if not sequence.in_prefill and has_all and asked > 0:
         step.current = sequence.tokens[-1]
         step.draft_tokens = asked
     return step

@@ -18,9 +18,16 @@ from serving.contract import QUIET_S
 from serving.errors import DraftUnavailable
 from serving.log import about
 from serving.transport.plane import IN_PROCESS
-from verify_service.draft_exchange import WORTH_ANOTHER_SEAT, Asked, Exchange, next_step
+from verify_service.draft_exchange import (
+    WORTH_ANOTHER_SEAT,
+    Asked,
+    Exchange,
+    Message,
+    next_step,
+)
 from verify_service.draft_link import DraftLink
 from verify_service.early_drafts import EarlyDrafts
+from verify_service.early_rows import EarlyRows
 from verify_service.metrics import DRAFT_LOST, STALE
 from verify_service.row_spans import RowSpan
 from verify_service.sequence import DraftPlan, DraftSession, Sequence
@@ -48,7 +55,7 @@ class Drafting:
         self._closing: dict[DraftLink, list[int]] = defaultdict(list)
         self._exchanges: dict[DraftLink, Exchange] = {}
         self._slow: set[DraftLink] = set()
-        self.early = EarlyDrafts()
+        self.early = EarlyDrafts(EarlyRows(rows_of, self._take, self._exchanges))
         self._said_at: WeakKeyDictionary[DraftLink, float] = WeakKeyDictionary()
         self.num_faults = 0  # of our own; none is the rule
         # Told of sequences that lost their draft, or had none, though they wish for one.
@@ -177,40 +184,22 @@ class Drafting:
         closes: list[int],
         draft_tokens: int | None,
     ) -> None:
-        request = draft_pb2.StepRequest(closes=closes)
-        asked: dict[int, Asked] = {}
-        spans: list[RowSpan] = []
-        budget = link.max_rows
+        message = Message(link, closes)
         for sequence in members:
             draft = sequence.draft
             assert draft is not None
             draft.resting = draft_tokens == 0 and draft.opened and not sequence.in_prefill
-            if draft.resting:
-                continue
-            step = next_step(sequence, draft, budget, draft_tokens)
-            if draft.opened and not step.num_rows and not step.HasField("current"):
-                continue  # nothing to say: it waits, or its prompt does
-            if not draft.opened:
-                draft.opened = True
-                request.opens.add(
-                    session=draft.session,
-                    ticket=draft.plan.ticket,
-                    mode=draft.plan.mode,
-                    context_id=link.context_id,
-                    request_id=sequence.request.request_id,
-                    traceparent=sequence.request.traceparent,
+            if not draft.resting:
+                message.add(
+                    sequence, draft, next_step(sequence, draft, message.budget, draft_tokens)
                 )
-            request.steps.append(step)
-            asked[draft.session] = Asked(sequence, step)
-            if step.num_rows:
-                spans.append((sequence, draft.kv_len, draft.kv_len + step.num_rows))
-            budget -= step.num_rows
         now = time.monotonic()
-        if asked or closes or now - self._said_at.get(link, now) > QUIET_S:
-            if not self.early.go_on(link, request):
-                link.send(request, self._rows_of(spans) if spans else None)
+        if message.asked or closes or now - self._said_at.get(link, now) > QUIET_S:
+            if not self.early.go_on(link, message.request):
+                spans = message.spans
+                link.send(message.request, self._rows_of(spans) if spans else None)
             self._said_at[link] = now
-            self._exchanges[link] = Exchange(asked, awaited=link not in self._slow)
+            self._exchanges[link] = Exchange(message.asked, awaited=link not in self._slow)
 
     def _take(self, asked: Asked, result: draft_pb2.SessionResult) -> None:
         """Keeps an answer to this very step; a bad one ends the sequence's session."""

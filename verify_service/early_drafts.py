@@ -3,17 +3,18 @@
 The work of a running step in; which of the next message it covers, and the step after that, out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
+from domino_kernels.readback import sent
 from domino_serve.v1 import draft_pb2
 from verify_service.draft_exchange import wanted
 from verify_service.draft_link import DraftLink
+from verify_service.early_rows import EarlyRows, known_end
 from verify_service.executor import Executor
 from verify_service.scheduler import Scheduler, Work
 from verify_service.sequence import Sequence
@@ -48,8 +49,7 @@ class Some:
         every = self.of.ids
         if self.rows == list(range(len(every))):
             return every
-        rows = torch.tensor(self.rows, pin_memory=every.is_cuda)
-        return every.index_select(0, rows.to(every.device, non_blocking=True))
+        return every.index_select(0, sent(self.rows, every.device))
 
     @property
     def taken(self) -> list[tuple[int, int]]:
@@ -79,33 +79,46 @@ class EarlyLink(DraftLink, Protocol):
 class EarlyDrafts:
     """At most one link's blocks at a time; the engine's thread alone uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: EarlyRows) -> None:
+        self._rows = rows
         self._link: EarlyLink | None = None
         self._begun: Proposals | None = None
         self._places: dict[int, tuple[int, int]] = {}  # by id(): row and start of each sequence
         self._count = 0
+        self._most: int | None = None  # proposals asked for last, None: as many as plans say
         self.is_at_work = False  # blocks of the last message are on their way
 
-    def begin(self, work: Seq[Work], verified: "Verified | None") -> None:
-        """Behind the step that runs `work`, where all of it is drafted for alike."""
+    def begin(
+        self, work: Seq[Work], waiting: Iterable[Sequence], verified: "Verified | None"
+    ) -> None:
+        """Behind the step that runs `work`, where all whose tokens it chooses, which come first,
+        are drafted for alike. Other prompts' rows are told, and sessions of who waits opened."""
         self._link, self._begun, self.is_at_work = None, None, False
-        drafts = [item.sequence.draft for item in work]
-        count = max((len(item.ids) - 1 for item in work), default=0)
-        if verified is None or not count:
+        chosen = [item for item in work if item.choices]
+        link, count = _link_of(chosen), max(map(self._asked, chosen), default=0)
+        if verified is None or link is None or not link.alive or not count:
             return
-        link = drafts[0].plan.link if drafts[0] else None
-        if not isinstance(link, EarlyLink):
-            return
+        self._rows.tell(link, work, waiting, verified.out.device)
         sessions: dict[int, int] = {}
-        for draft, item in zip(drafts, work, strict=True):
-            if not draft or draft.plan.link is not link or not draft.opened or draft.resting:
+        for item in work:
+            draft, end = item.sequence.draft, known_end(item)
+            if draft is None or draft.plan.link is not link:
+                continue  # a prompt that goes on, with no draft or another one
+            if not draft.opened or draft.kv_len < end or (item.choices and draft.kv_len > end):
                 return
-            if draft.kv_len != item.start:
-                return
-            sessions[draft.session] = len(item.ids)
+            if item.choices:
+                sessions[draft.session] = item.choices
         self._link, self._begun = link, link.begin(sessions, verified, count)
-        self._places = {id(w.sequence): (row, w.start) for row, w in enumerate(work)}
+        self._places = {id(w.sequence): (row, known_end(w)) for row, w in enumerate(chosen)}
         self._count = count
+
+    def _asked(self, item: Work) -> int:
+        """Proposals that are likely to be asked for behind the item."""
+        if item.choices == len(item.ids):
+            return item.choices - 1
+        draft = item.sequence.draft
+        most = draft.plan.draft_tokens if draft else 0
+        return most if self._most is None else min(most, self._most)
 
     def go_on(self, link: DraftLink, request: draft_pb2.StepRequest) -> bool:
         """Whether the link's draft does already what is asked for."""
@@ -119,6 +132,7 @@ class EarlyDrafts:
     ) -> None:
         """The step after the one committed, of `draft_tokens` proposals at most, while the draft
         works; where the next message opens sessions it is not asked for what it began."""
+        self._most = draft_tokens
         if any(s.draft and not s.draft.opened for s in scheduler.waiting):
             return
         if known := self._next_step(scheduler.running, draft_tokens):
@@ -127,13 +141,15 @@ class EarlyDrafts:
     def _next_step(
         self, running: Seq[Sequence], draft_tokens: int | None
     ) -> "tuple[list[Work], Proposals] | None":
-        """What is known but for the proposals, where nobody has come; ids of these stand for those
-        on the device."""
+        """What is known but for the proposals; ids of these stand for those on the device. Prompts
+        go on beside it."""
         if not self._begun or not running or draft_tokens == 0:
             return None
         work: list[Work] = []
         rows: list[int] = []
         for sequence in running:
+            if sequence.in_prefill:
+                continue
             place, draft = self._places.get(id(sequence)), sequence.draft
             if place is None or draft is None or draft.plan.link is not self._link:
                 return None
@@ -143,4 +159,12 @@ class EarlyDrafts:
                 return None
             work.append(Work(sequence=sequence, ids=[current, *[0] * count], choices=1 + count))
             rows.append(row)
-        return work, Some(self._begun, rows)
+        return (work, Some(self._begun, rows)) if work else None
+
+
+def _link_of(chosen: Seq[Work]) -> EarlyLink | None:
+    """The one by which all of them are drafted for."""
+    drafts = [item.sequence.draft for item in chosen]
+    link = drafts[0].plan.link if drafts and drafts[0] else None
+    alike = all(draft and draft.plan.link is link and not draft.resting for draft in drafts)
+    return link if alike and isinstance(link, EarlyLink) else None

@@ -170,7 +170,7 @@ class Engine:
         self._executor.use_projection(scheduler.turns.current)
         answer = blame.start(self._executor, work)
         with self._losing_drafts():
-            self.drafting.early.begin(work, self._executor.launched)
+            self.drafting.early.begin(work, scheduler.waiting, self._executor.launched)
         self._send_chunks()  # the last step's, while a device runs this one
         chosen = answer()
         took = clock.lap("verify")

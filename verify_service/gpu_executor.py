@@ -7,7 +7,6 @@ log-probabilities are made behind it, from the logits it leaves.
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from functools import partial
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -15,11 +14,12 @@ from torch.nn import functional as F
 
 from domino_kernels.gpu.hand_over import Verified
 from domino_kernels.norm import rms_norm
-from verify_service.choice import choose, finite
+from verify_service.choice import choose
 from verify_service.early_drafts import Proposals
 from verify_service.executor import Executor
 from verify_service.gpu_ahead import Ahead, drafted_step, next_step
 from verify_service.gpu_costs import measured
+from verify_service.gpu_first_tokens import FirstTokens, beside, first_tokens
 from verify_service.gpu_items import chosen_in_graph, fits_graph
 from verify_service.gpu_projections import GpuProjections
 from verify_service.gpu_prompts import PromptGraphs
@@ -84,31 +84,50 @@ class GpuExecutor(Executor):
             self._prompts.capture(pool)
 
     def start(self, work: Seq[Work]) -> Callable[[], list[Chosen]]:
-        """Launches what a graph can do as a whole; `run` later otherwise."""
+        """Launches what a graph can do as a whole, then prompts; `run` later otherwise."""
         self.launched = None
-        if not self._overlap or not self._fits(work):
+        count = sum(fits_graph(item, self._graphs.most[1]) for item in work)
+        steps, prompts = work[:count], work[count:]  # as plans are ordered
+        rows = [self._ahead.row(item) if self._ahead else None for item in steps]
+        mixed = None in rows and any(row is not None for row in rows)
+        if not self._overlap or not work or mixed or (steps and not self._fits(steps)):
             return partial(self.run, work)
-        rows = [self._ahead.row(item) for item in work] if self._ahead else [None]
-        if None in rows and any(row is not None for row in rows):
-            return partial(self.run, work)
-        self.num_graph += len(work)
+        answers: list[Callable[[], list[Chosen]]] = []
+        joins = any(item.choices for item in prompts)
         with torch.inference_mode():
-            return self._go_on(work, rows) if None not in rows else self._launch(work, ahead=True)
+            if steps:
+                answers.append(self._start_steps(steps, rows, alone=not joins))
+            else:
+                self._ahead = None
+            if prompts:
+                found = self._run_prompts(prompts)
+                answers.append(found.answer)
+            if joins and (self.launched or not steps):
+                self.launched = found.verified and beside(self.launched, count, found.verified)
+        return lambda: [chosen for answer in answers for chosen in answer()]
 
-    def _go_on(self, work: Seq[Work], rows: Seq[int | None]) -> Callable[[], list[Chosen]]:
-        """The answer of the step that started ahead, for these rows of it."""
-        ahead, self._ahead = self._ahead, None
-        assert ahead is not None, "rows are its"
-        if list(rows) == list(range(len(ahead.starts))):
-            self._start_next(work, ahead.step)
-        return partial(self._taken, work, rows, ahead.answer, ahead.step.bucket.width)
-
-    def _start_next(self, work: Seq[Work], step: Step) -> None:
-        """What may start before `step` with `work` is committed: a draft, or a plain step."""
-        if all(map(chosen_in_graph, work)):
-            self.launched, self._ahead = step.verified, next_step(work, step)
+    def _start_steps(
+        self, work: Seq[Work], rows: Seq[int | None], *, alone: bool
+    ) -> Callable[[], list[Chosen]]:
+        """Those that `rows` of the step ahead run already, or a launch; and what may start before
+        they are committed: a draft, or a plain step where they are `alone` in it too."""
+        self.num_graph += len(work)
+        answer, step = self._launch(work) if None in rows else self._go_on(work, rows)
+        if step and all(map(chosen_in_graph, work)):
+            self.launched, self._ahead = step.verified, next_step(work, step) if alone else None
         if self._ahead:
             self._tell(None)
+        return answer
+
+    def _go_on(
+        self, work: Seq[Work], rows: Seq[int | None]
+    ) -> tuple[Callable[[], list[Chosen]], Step | None]:
+        """The answer of the step that started ahead, for these rows of it; and the step, if these
+        are all."""
+        ahead, self._ahead = self._ahead, None
+        assert ahead is not None, "rows are its"
+        answer = partial(self._taken, work, rows, ahead.answer, ahead.step.bucket.width)
+        return answer, ahead.step if list(rows) == list(range(len(ahead.starts))) else None
 
     def go_on(self) -> None:
         """Returns once the step before has ended: no rank is more than one step ahead."""
@@ -166,26 +185,25 @@ class GpuExecutor(Executor):
         self.num_graph += len(steps) + len(chosen)
         for first in range(0, len(steps), batch):
             some = steps[first : first + batch]
-            chosen |= dict(zip(some, self._launch([work[i] for i in some])(), strict=True))
+            answer, _ = self._launch([work[i] for i in some])
+            chosen |= dict(zip(some, answer(), strict=True))
         if rest:
-            answers = self._run_prompts([work[i] for i in rest])
-            chosen |= dict(zip(rest, answers, strict=True))
+            tokens = self._run_prompts([work[i] for i in rest]).answer()
+            chosen |= dict(zip(rest, tokens, strict=True))
         return [chosen[i] for i in range(len(work))]
 
-    def _launch(self, work: Seq[Work], *, ahead: bool = False) -> Callable[[], list[Chosen]]:
-        """Of `ahead` steps the next one starts too, where it is known."""
+    def _launch(self, work: Seq[Work]) -> tuple[Callable[[], list[Chosen]], Step]:
+        """What waits for its answer, and the step it is."""
         self._tell(work)
         answer, step = self._graphs.launch(work, None, self.pretend)
         self._step, self._going, self._ahead = step, None, None
-        if ahead:
-            self._start_next(work, step)
 
         def read() -> list[Chosen]:
             found = answer()
             self._remember(found)
             return self._chosen(work, found, step.bucket.width)
 
-        return torch.inference_mode()(read)
+        return torch.inference_mode()(read), step
 
     def _chosen(self, work: Seq[Work], found: list[list[int]], apart: int) -> list[Chosen]:
         chosen = [
@@ -202,8 +220,7 @@ class GpuExecutor(Executor):
                 chosen[i] = answer
         return chosen
 
-    def _run_prompts(self, work: Seq[Work]) -> list[Chosen]:
-        gpu = self._gpu
+    def _run_prompts(self, work: Seq[Work]) -> FirstTokens:
         self._tell(work)
         if self._prompts.fit(work):
             self.num_graph += len(work)
@@ -211,11 +228,7 @@ class GpuExecutor(Executor):
             self.num_eager += len(work)
             EAGER.inc(by=len(work))
         normed = self._prompts.run(work)
-        ends = list(accumulate(len(w.ids) for w in work))
-        asked = [row for w, end in zip(work, ends, strict=True)
-                 for row in range(end - w.choices, end)]  # fmt: skip
-        sound = finite(normed[[end - 1 for end in ends]])
-        return choose(gpu.logits(normed[asked]), work, sound, gpu.vocabulary)
+        return first_tokens(self._gpu, normed, work, self._table, self._page_size)
 
     def add_projection(self, fc: Tensor, norm: Tensor) -> int:
         return self._drafts.add(fc, norm)

@@ -69,7 +69,7 @@ def load_gpu_executor(
             page_size=config.page_size,
             max_sequences=config.max_sequences,
             widths=sorted(widths),
-            prompt_rows=row_buckets(config.prefill_tokens),
+            prompt_rows=row_buckets(config.prompt_positions),
             overlap=config.overlap,
         )
 
@@ -94,8 +94,8 @@ def affordable_pages(config: VerifyConfig, target: GpuTarget, step_bytes: int) -
     c, size = target.config, target.dtype.itemsize
     values = 2 * c.num_layers * c.num_kv_heads * c.head_dim
     values += c.hidden_size if target.projection else 0
-    prompt = config.prefill_tokens * (4 * c.intermediate_size + 8 * c.hidden_size) * size
-    prompt += target.plan.fixed_bytes(config.prefill_tokens)
+    prompt = config.prompt_positions * (4 * c.intermediate_size + 8 * c.hidden_size) * size
+    prompt += target.plan.fixed_bytes(config.prompt_positions)
     free, total = torch.cuda.mem_get_info(target.device)
     left = free - SLACK - 2 * step_bytes - prompt  # the graphs' pool, and launches outside it
     most = max(0, left) // (values * size * config.page_size)

@@ -15,7 +15,7 @@ from torch import Tensor
 from domino_kernels.gpu.advance import advance
 from domino_kernels.gpu.attention import Queries
 from domino_kernels.gpu.attention_plan import AttentionPlan
-from verify_service.sampling import SamplingParams
+from verify_service.sampling import SamplingParams, knobs_of
 from verify_service.scheduler import Work
 
 Ints = NDArray[np.int32]
@@ -142,7 +142,6 @@ class Bucket:
         ids, positions, slots, last = self._sent[: 4 * n].view(4, n)
         slots.fill_(-1)
         self.counts, self._moving = self._sent[4 * n :], self._sent[: 4 * n].view(4, n)
-        # how each sequence draws its tokens; a temperature of 0 takes the highest logit
         self._host_knobs = torch.zeros(batch, 5, dtype=torch.float64, pin_memory=pin)
         self.knobs = torch.zeros(batch, 5, dtype=torch.float64, device=device)
         self._sampling: list[SamplingParams | None] = [None] * batch
@@ -205,13 +204,8 @@ class Bucket:
         """Sends what differs from the last step's."""
         if self._sampling[: len(sampling)] == sampling:
             return
-        knobs = self._host_knobs.numpy()
-        seeds = knobs.view(np.int64)[:, 4]
-        for b, params in enumerate(sampling):
-            self._sampling[b], knobs[b] = params, 0
-            if params:
-                knobs[b, :4] = params.temperature, params.top_k, params.top_p, params.min_p
-                seeds[b] = params.seed
+        self._sampling[: len(sampling)] = sampling
+        self._host_knobs.numpy()[: len(sampling)] = knobs_of(sampling)
         self.knobs.copy_(self._host_knobs, non_blocking=True)
 
     def move_on(self, out: Tensor) -> None:

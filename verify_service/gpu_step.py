@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from domino_kernels.gpu.accept import greedy_accept, sampling_accept
 from domino_kernels.gpu.hand_over import Verified
 from domino_kernels.gpu.pretend import pretend
 from domino_kernels.paged_kv import PagedKV
+from verify_service.gpu_first_tokens import accepted
 from verify_service.gpu_rows import Bucket
 from verify_service.gpu_target import GpuTarget
 from verify_service.scheduler import Work
@@ -146,12 +146,10 @@ class Step:
         rows, shape = self.bucket.rows, (self.bucket.batch, self.bucket.width)
         normed = self._target.forward(rows, self._kv, self._table)
         logits, vocabulary = self._target.logits(normed, self._logits), self._target.vocabulary
-        ids, counts, ranks = rows.ids.view(shape), self.bucket.counts, vocabulary.ranks
-        if ranks.size > 1 and not self._draws:
-            first = vocabulary.own.start
-            return greedy_accept(logits, ids, counts, first=first, highest=ranks.highest)
-        logits = vocabulary.whole(logits)
-        return sampling_accept(logits, ids, counts, rows.positions, self.bucket.knobs)
+        ids, counts = rows.ids.view(shape), self.bucket.counts
+        draws = self._draws or vocabulary.ranks.size == 1
+        knobs = self.bucket.knobs if draws else None
+        return accepted(vocabulary, logits, ids, counts, rows.positions, knobs)
 
     def capture(self, pool: Any) -> "Step":
         """Compiles what is missing by a first run, then records the graph."""

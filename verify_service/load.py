@@ -75,7 +75,7 @@ def load(config: VerifyConfig) -> Loaded:
         pages=pages,
         page_size=config.page_size,
         max_sequences=config.max_sequences,
-        prefill_tokens=config.prefill_tokens,
+        prefill_tokens=config.prompt_positions,
     )
     drafting = Drafting(
         executor.rows,

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -45,6 +47,17 @@ class SamplingParams:
             min_p=sampling.min_p,
             seed=sampling.seed,
         )
+
+
+def knobs_of(sampling: Sequence[SamplingParams | None]) -> NDArray[np.float64]:
+    """[n, 5], as domino_kernels.gpu.draw takes them; a temperature of 0 takes the highest logit."""
+    knobs = np.zeros((len(sampling), 5))
+    seeds = knobs.view(np.int64)[:, 4]
+    for row, params in enumerate(sampling):
+        if params:
+            knobs[row, :4] = params.temperature, params.top_k, params.top_p, params.min_p
+            seeds[row] = params.seed
+    return knobs
 
 
 def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> Tensor:

@@ -80,7 +80,8 @@ class Scheduler:
     def plan(self, *, halves: bool = False) -> list[Work]:
         """The next step's work; empty when nothing runs, or all of it awaits a draft.
 
-        Prompts share the token budget evenly. halves: of no more than half of the sequences.
+        Who decodes comes first, then prompts that end, then those that go on, which share the token
+        budget evenly. halves: of no more than half of the sequences.
         """
         members = [s for s in self.turns.take(self.running) if not s.awaits_draft]
         if halves:
@@ -99,7 +100,7 @@ class Scheduler:
             if item.ids and self._make_room(sequence, item.start + len(item.ids)):
                 work.append(item)
                 budget -= len(item.ids) if is_prompt else 0
-        return work
+        return sorted(work, key=lambda item: (item.choices < len(item.ids)) + (not item.choices))
 
     def run_anew(self, sequence: Sequence) -> None:
         """Its positions run again, as after a preemption, for rows of another projection."""

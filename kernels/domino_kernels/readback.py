@@ -1,9 +1,16 @@
-"""A small tensor of a device on its way to the host, read without waiting for later work."""
+"""Small tensors on their way between host and device, which wait for no other work of it."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def sent(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """`values` (lists or an array) on the device, once what was launched before has run."""
+    host = torch.tensor(values, dtype=dtype)
+    host = host.pin_memory() if device.type == "cuda" else host
+    return host.to(device, non_blocking=True)
 
 
 class Readback:

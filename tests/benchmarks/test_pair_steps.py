@@ -7,6 +7,7 @@ import pytest
 
 import draft_service.load
 import verify_service.load
+from benchmarks.closed_loop import serve, served
 from benchmarks.pair_steps import Load, Pair, times
 from draft_service.config import DraftServiceConfig
 from tests.benchmarks.test_serve import tiny_pair
@@ -57,3 +58,17 @@ def test_real_engines_give_the_acceptance_that_is_pretended(tmp_path: Path) -> N
         assert found.laps["wait"] > 0
     plain = pair.run(Load(concurrency=3, prompt=20, new=30))
     assert plain.tokens == 1.0 and plain.laps["wait"] < found.laps["wait"]
+
+
+def test_steps_in_which_somebody_joins_are_told_apart(tmp_path: Path) -> None:
+    """A served speed that leaves out prompts, or the time when clients have nothing left to ask."""
+    prompts = [Step(began_ns=t * 10**6, prompt_positions=p, tokens=8) for t, p in
+               [(0, 9), (1, 9), (5, 0), (8, 0), (9, 9), (99, 0)]]  # fmt: skip
+    found = served(prompts, 10**6, 9 * 10**6)
+    assert (found.steps, found.joins, found.join_ms, found.other_ms) == (3, 1 / 3, 4.0, 2.0)
+    assert found.tok_s == pytest.approx(24 / 0.008)
+    with pytest.raises(ValueError, match="ask for more"):
+        served(prompts[:2], 0, 10**9)
+    load = Load(concurrency=3, prompt=20, new=30, width=4, acceptance="2.0")
+    real = serve(tiny(tmp_path), load, rounds=4)
+    assert 0 < real.joins < 0.9 and real.steps > 20

@@ -11,6 +11,7 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2
 from draft_service.executor import Part
 from verify_service.accept import accept
+from verify_service.early_rows import known_end
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen
 
@@ -39,26 +40,29 @@ class EarlyTarget:
                 (item.sequence, item.start, [item.ids[0], *ids[: len(item.ids) - 1]])
                 for item, ids in zip(items, proposals.proposals, strict=True)
             ]
-            self.num_ahead += started == [(i.sequence, i.start, i.ids) for i in work]
-        if work and all(item.choices == len(item.ids) for item in work):
-            self.launched = self._verified(work, chosen)
+            steps = [item for item in work if item.choices == len(item.ids)]
+            self.num_ahead += started == [(i.sequence, i.start, i.ids) for i in steps]
+        ends = [(item, own) for item, own in zip(work, chosen, strict=True) if item.choices]
+        if ends:
+            self.launched = self._verified([item for item, _ in ends], [own for _, own in ends])
         return lambda: chosen
 
     def start_ahead(self, work: Sequence[Work], proposals: Any) -> None:
         self.ahead = work, proposals
 
     def _verified(self, work: Sequence[Work], chosen: Sequence[Chosen]) -> "Verified":
-        width = max(len(item.ids) for item in work)
+        width = max(item.choices for item in work)
         out = torch.zeros(len(work), width + 2, dtype=torch.int32)
         slots = torch.full((len(work), width), -1, dtype=torch.int32)
         for b, (item, own) in enumerate(zip(work, chosen, strict=True)):
-            accepted = accept(item.ids[1:], own.ids) if own.usable else -1
+            proposed = item.ids[1:] if item.choices == len(item.ids) else []
+            accepted = accept(proposed, own.ids) if own.usable else -1
             out[b, 0], out[b, 1] = accepted, own.ids[accepted] if own.usable else 0
             end = item.start + len(item.ids)
-            slots[b, : len(item.ids)] = torch.tensor(
-                item.sequence.slots(item.start, end, self.page_size)
+            slots[b, : item.choices] = torch.tensor(
+                item.sequence.slots(known_end(item), end, self.page_size)
             )
-        starts = torch.tensor([item.start for item in work], dtype=torch.int32)
+        starts = torch.tensor([known_end(item) for item in work], dtype=torch.int32)
         positions = (starts[:, None] + torch.arange(width, dtype=torch.int32)).flatten()
         return Verified(out, positions, slots.flatten(), self.own._rows.flatten(0, 1), width)
 

@@ -20,7 +20,7 @@ KERNELS := $(BIN)/python -m domino_kernels.native
 .PHONY: help setup demo test chaos lint format protos deploy-render deploy-check bench bench-cpu bench-router clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv with everything the project needs (about 2 minutes, once)
 

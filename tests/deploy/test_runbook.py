@@ -1,5 +1,6 @@
 """The runbook's figures come from the code, its alerts from the rules, its paths from the tree."""
 
+import json
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.deploy.manifests import DEPLOY, of_kind
 RUNBOOK = (DEPLOY / "README.md").read_text()
 RULES = yaml.safe_load((DEPLOY / "observability" / "alerts.yaml").read_text())
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
+MODELS = DEPLOY.parent / "models"
 KIB, GIB = 2**10, 2**30
 
 
@@ -39,9 +41,11 @@ def test_bytes_of_positions() -> None:
     )
     smol, small_row = kv_bytes(30, 3, 64, f32), 576 * 4
     assert f"{(smol + small_row) / KIB} KiB (rows: {small_row / KIB} KiB)" in RUNBOOK
-    drafts = kv_bytes(5, 8, 128, bf16), kv_bytes(3, 3, 64, f32)
+    own = json.loads((MODELS / "smollm2-135m-domino-b16" / "config.json").read_text())
+    sizes = own["num_hidden_layers"], own["num_key_value_heads"], own["head_dim"]
+    drafts = kv_bytes(5, 8, 128, bf16), kv_bytes(*sizes, f32)
     assert f"| draft, a position | {drafts[0] / KIB:.0f} KiB" in RUNBOOK
-    assert f"| {drafts[1] / KIB} KiB (3 layers, 3 x 64)" in RUNBOOK
+    assert f"| {drafts[1] / KIB} KiB ({sizes[0]} layers, {sizes[1]} x {sizes[2]})" in RUNBOOK
     positions = 32 * 2048
     assert f"{positions * (qwen + row) / GIB} GiB / {positions * drafts[0] / GIB} GiB" in RUNBOOK
     for gigabytes, free_gib in ((24, 22.5), (80, 79.2), (141, 139.8)):

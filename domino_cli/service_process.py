@@ -46,15 +46,9 @@ class ServiceProcess:
         self.log: deque[str] = deque(maxlen=LAST_LINES)
         self._events = events
         self._say = say
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "domino_cli.tied", module, *flags],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
-            start_new_session=True,
+        self._process = spawn(
+            ["domino_cli.tied", module, *flags],
+            {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
         )
         assert self._process.stdout is not None and self._process.stderr is not None
         self._logger = self._thread(self._read_log, self._process.stderr)
@@ -106,6 +100,20 @@ class ServiceProcess:
     def _keep(self, line: str) -> None:
         self.log.append(line.rstrip("\n"))
         self._say(f"{self.name} | {self.log[-1]}")
+
+
+def spawn(arguments: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[str]":
+    """`python -m arguments...` in a session of its own; all that it reads and writes are pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def ready_address(line: str) -> str | None:

@@ -1,5 +1,5 @@
-"""What many tests share: the embedded models, fetched on the first run from nothing, and a CUDA
-driver made of this process' own memory."""
+"""What many tests share: the embedded models, fetched on the first run from nothing, services that
+start fast, and a CUDA driver made of this process' own memory."""
 
 import ctypes
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET, resolve_model
+from tests.warm_start import warm_starts
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,13 @@ def embedded_target() -> Path:
 def embedded_draft() -> Path:
     """Checkpoint folder of the Domino draft committed under models/."""
     return resolve_model(DEFAULT_DRAFT)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_services() -> Iterator[None]:
+    """A start of a service takes two seconds of a core less; the suite has about 150."""
+    with warm_starts():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import os
 import queue
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,13 @@ class Process:
     @property
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
+
+    def await_line(self, text: str) -> None:
+        """Returns once the service has logged it."""
+        deadline = time.monotonic() + END_S
+        while not any(text in line for line in self.log):
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.01)
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.service.pid, number)

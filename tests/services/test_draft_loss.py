@@ -1,6 +1,7 @@
 """Losing a draft costs speed, never output, however it is lost; a new one is taken up."""
 
 import signal
+import time
 
 import grpc
 import pytest
@@ -44,9 +45,13 @@ def test_a_killed_draft_and_its_successor(caplog: pytest.LogCaptureFixture) -> N
         assert "runs plain: draft service" in caplog.text
 
         with running("draft_service", port=draft.port) as again, channel(again.address) as calls:
-            place = seat(draft_pb2_grpc.DraftServiceStub(calls), again.address)
-            ids, done = generate(verify.stub, PROMPT, 40, place)
-        assert (ids, done.speculation.mode) == (expected[:40], spec.MODE_DOMINO)
+            drafts, mode = draft_pb2_grpc.DraftServiceStub(calls), spec.MODE_AR
+            deadline = time.monotonic() + 60
+            while mode != spec.MODE_DOMINO:  # a draft that was away is left alone for a second
+                assert time.monotonic() < deadline, "it is never used again"
+                ids, done = generate(verify.stub, PROMPT, 40, seat(drafts, again.address))
+                mode = done.speculation.mode
+                assert ids == expected[:40]
         assert done.speculation.accepted_tokens > 0
         assert not [r for r in caplog.records if r.exc_info], "losing a draft is no bug"
 

@@ -32,6 +32,7 @@ def test_a_service_drains_in_the_time_its_requests_need() -> None:
         verify.send(signal.SIGTERM)
         ids, done = call.finish()
         assert (len(ids), done.finish_reason) == (400, spec.FINISH_REASON_LENGTH)
+        verify.await_line("draining")
         with pytest.raises(grpc.RpcError) as caught:
             generate(stub, PROMPT, 4)
         assert isinstance(from_rpc_error(caught.value), Draining | PeerUnavailable)

@@ -60,16 +60,25 @@ def test_output_is_the_plain_one_and_the_draft_takes_part(engines: Process, stub
 def test_seats_are_counted_and_given_back(engines: Process, stubs: Stubs) -> None:
     """A process of both must not lose the bounds of either."""
     verify, draft = stubs
+    await_no_session(draft)  # of the tests before
     places = [seat(draft, engines.address) for _ in range(3)]
     with pytest.raises(grpc.RpcError) as caught:
         seat(draft, engines.address)
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     for place in places:
         generate(verify, PROMPTS[0], 12, place)
+    loads = await_no_session(draft)
+    assert (loads.reserved, loads.kv_pages_used) == (0, 0)
+
+
+def await_no_session(
+    draft: draft_pb2_grpc.DraftServiceStub,
+) -> draft_pb2.DraftServiceGetLoadsResponse:
+    """Seats are given back a moment after an answer."""
     deadline = time.monotonic() + WAIT_S
     while (loads := draft.GetLoads(draft_pb2.DraftServiceGetLoadsRequest())).sessions:
         assert time.monotonic() < deadline, loads
-    assert (loads.reserved, loads.kv_pages_used) == (0, 0)
+    return loads
 
 
 def test_other_verify_services_may_use_its_draft(engines: Process, stubs: Stubs) -> None:

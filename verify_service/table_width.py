@@ -2,11 +2,12 @@
 
 As verify_service.width_policy's AutoWidth, but only widths that have graphs are asked for, and what
 the target costs is read from a StepTable: by batch, width and context, so that drafting stops at
-the very batch and length where it no longer pays. Drafts and the host are learnt while serving.
+the very batch and length where it no longer pays. Drafts and the host are learnt while serving,
+width by width.
 Halves take turns (verify_service.halves) where two half steps take less time than target and draft.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence as Seq
 from typing import Final, Literal
 
@@ -45,10 +46,11 @@ class TableWidth:
         self._untried: dict[int, list[int]] = {}
         self._acceptance = ModeAcceptance(most, hopeful=False)
         self._drafts: defaultdict[tuple[int, int], Waits] = defaultdict(Waits)
-        self._host = {False: 0.0, True: 0.0}  # seconds beside the graph; of drafted steps
-        self._looks = {False: 0, True: 0}
+        # By draft tokens: seconds beside the graph, and what of it had run before its lap began.
+        self._beside: defaultdict[int, float] = defaultdict(float)
+        self._looks: Counter[int] = Counter()
         self._current = most
-        self._mode = self._drafted = self._running = self._context = 0
+        self._mode = self._drafted = self._running = self._context = self._chosen_for = 0
         self._steps = self._plain_steps = self._probing = 0
         self._probe_after = FIRST_PROBE
 
@@ -67,9 +69,10 @@ class TableWidth:
             self._acceptance.remember(drafted[:LOOKED_AT])
         if untried:
             self._take((untried.pop(), False))
+            self._chosen_for = len(drafted)
         elif self._probing:
             self._probing -= 1
-        elif self._steps % EVERY == 0:
+        elif self._steps % EVERY == 0 or self._is_other(len(drafted)):
             self._choose(drafted, len(sequences))
         self._plain_steps = 0 if self._current else self._plain_steps + 1
         return self._current
@@ -78,20 +81,21 @@ class TableWidth:
         if step.prompt_positions or not step.sequences:
             return
         width = -(-step.positions // step.sequences)
+        choice = width - 1
         context = self._context * step.sequences // max(self._running, 1)
         known = self._table.seconds(step.sequences, width, context)
         own = (step.plan_ns + step.verify_ns + step.commit_ns) / 1e9
-        kind = width > 1
-        if own < OUTLIER * known + self._host[kind]:
-            self._looks[kind] += 1
-            weight = max(SMOOTHING, 1 / self._looks[kind])
-            self._host[kind] += weight * (own - known - self._host[kind])
+        if own < OUTLIER * known + self._beside[choice]:
+            self._looks[choice] += 1
+            weight = max(SMOOTHING, 1 / self._looks[choice])
+            self._beside[choice] += weight * (own - known - self._beside[choice])
         if self._drafted and self._current and not self.halves:
             waited = (step.send_ns + step.wait_ns) / 1e9
             self._drafts[self._mode, self._current].add(self._drafted, waited)
 
     def _choose(self, drafted: Seq[Sequence], sequences: int) -> None:
         """The most expected tokens a second; the current choice where it is close."""
+        self._chosen_for = len(drafted)
         speeds = self._speeds(drafted, sequences)
         best = max(speeds, key=lambda choice: speeds[choice])
         if speeds[best] > GAIN * speeds.get((self._current, self.halves), 0.0):
@@ -102,6 +106,10 @@ class TableWidth:
             self._take(max((c for c in speeds if c[0]), key=lambda choice: speeds[choice]))
             self._probing = PROBE_STEPS
             self._probe_after = min(2 * self._probe_after, LAST_PROBE)
+
+    def _is_other(self, drafted: int) -> bool:
+        """Whether so many are no batch that the last choice was made for."""
+        return 4 * abs(drafted - self._chosen_for) > self._chosen_for
 
     def _take(self, choice: Choice) -> None:
         self._current, halves = choice
@@ -127,5 +135,5 @@ class TableWidth:
         self, sequences: int, drafted: int, choice: int, context: int
     ) -> tuple[float, float]:
         """Of the target with the host's work, and of the draft."""
-        verify = self._table.seconds(sequences, 1 + choice, context) + self._host[choice > 0]
+        verify = self._table.seconds(sequences, 1 + choice, context) + self._beside[choice]
         return verify, self._drafts[self._mode, choice](drafted) if choice else 0.0

@@ -120,6 +120,31 @@ def test_another_batch_needs_no_new_learning() -> None:
     assert chosen[-30:] == [0] * 30
 
 
+def test_another_batch_is_chosen_for_at_once() -> None:
+    """The width that suited the last few requests of a burst was the next burst's, for 7 steps."""
+    rates, policy = [0.8] * MOST, TableWidth(TABLE, MOST)
+    Machine(policy, 64, 600).run(rates, 100)
+    assert Machine(policy, 1, 600).run(rates, 20)[0][-1] == 15
+    chosen, _ = Machine(policy, 64, 600).run(rates, 7)
+    assert chosen == [7] * 7
+
+
+def test_what_a_width_costs_beside_its_graph_is_its_own() -> None:
+    """Where a wide step's graph takes longer in service than alone, narrow ones looked so too: the
+    wide width stayed, 5% slower than the narrow one."""
+    machine = Machine(TableWidth(TABLE, MOST), 32, 600)
+    exact, rates = machine.policy.observe, [0.97] * MOST
+
+    def slower(step: Step) -> None:
+        step.verify_ns = round(step.verify_ns * (1.5 if step.positions > 32 * 8 else 1.0))
+        exact(step)
+
+    fast, _ = machine.run(rates, 40)
+    machine.policy.observe = slower  # type: ignore[method-assign]
+    slow, _ = machine.run(rates, 120)
+    assert fast[-1] == 15 and slow[-30:] == [7] * 30
+
+
 def test_only_widths_with_graphs_are_asked_for() -> None:
     """A width between two graphs costs as the larger and gives less."""
     chosen, _ = Machine(TableWidth(TABLE, 7), 1, 500).run([0.9] * MOST, 100)

@@ -1,4 +1,4 @@
-"""Runs a script under Triton's interpreter, in a process of its own.
+"""Runs scripts under Triton's interpreter, in a process of their own.
 
 Another process, because Triton reads TRITON_INTERPRET when it is first imported.
 """
@@ -6,6 +6,7 @@ Another process, because Triton reads TRITON_INTERPRET when it is first imported
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 # The interpreter makes an int of a one-element array, which NumPy 2.4 refuses. New tensors hold
@@ -31,6 +32,22 @@ def _poisoned(new):
 
 torch.empty, torch.empty_like = _poisoned(torch.empty), _poisoned(torch.empty_like)
 """
+
+SEVERAL = """
+import linecache
+
+for _name, _script in SCRIPTS.items():
+    linecache.cache[_name] = len(_script), None, _script.splitlines(True), _name
+    exec(compile(_script, _name, "exec"), {"torch": torch})
+"""
+
+
+def run_all_interpreted(scripts: Mapping[str, str]) -> None:
+    """As `run_interpreted`, one after the other in one process, which takes seconds to start.
+
+    The output of a failure names the script.
+    """
+    run_interpreted(f"SCRIPTS = {dict(scripts)!r}\n{SEVERAL}")
 
 
 def run_interpreted(script: str) -> None:

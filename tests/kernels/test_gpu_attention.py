@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kernels.interpreted import run_interpreted
+from tests.kernels.interpreted import run_all_interpreted
 
 pytest.importorskip("triton")
 
@@ -65,10 +65,9 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_attention_equals_float64(run: str) -> None:
+def test_attention_equals_float64() -> None:
     """Unused pages and unwritten scratch hold NaN: one key read too many shows in the output."""
-    run_interpreted(CASES + RUNS[run])
+    run_all_interpreted({name: CASES + run for name, run in RUNS.items()})
 
 
 FIXED = """
@@ -90,10 +89,11 @@ assert torch.equal(out[rows], alone[rows]), "rows behind it change no bit of a r
 """
 
 
-@pytest.mark.parametrize("programs", [1, 64])
-def test_fixed_cuts_equal_float64(programs: int) -> None:
+def test_fixed_cuts_equal_float64() -> None:
     """A piece that is not read, or read twice, by programs that share them in another way."""
-    run_interpreted(CASES + FIXED.replace("PROGRAMS\n", f"{programs}\n"))
+    run_all_interpreted(
+        {f"{n} programs": CASES + FIXED.replace("PROGRAMS\n", f"{n}\n") for n in (1, 64)}
+    )
 
 
 JOINED = """
@@ -137,7 +137,6 @@ JOINED_RUNS = {
 }
 
 
-@pytest.mark.parametrize("run", JOINED_RUNS)
-def test_one_launch_is_two(run: str) -> None:
+def test_one_launch_is_two() -> None:
     """A new key read before it is stored, or stored by no piece; the wrong half rotated."""
-    run_interpreted(CASES + JOINED + JOINED_RUNS[run])
+    run_all_interpreted({name: CASES + JOINED + run for name, run in JOINED_RUNS.items()})

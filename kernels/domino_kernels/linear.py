@@ -6,14 +6,16 @@ Where it cannot be built, torch's packed products do, from a number of rows that
 load: MKL's is tried first, being faster for one row, then oneDNN's, which serves bfloat16 too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domino_kernels.native.library import library
+from domino_kernels.native.library import has_int8, library
 from domino_kernels.native.linear import NativeLinear
 
 PROBE_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 17, 24, 32, 33, 64, 128, 256)
@@ -21,6 +23,18 @@ MAX_PADDED_ROWS = 16
 MKL_ROWS = 64  # the row count MKL packs for; packed for 1, a layer would not be row-invariant
 Layer = Callable[[Tensor], Tensor]  # rows [n, in] -> [n, out]
 Pack = Callable[[Tensor], Layer]
+_int8 = ContextVar("int8", default=False)
+
+
+@contextmanager
+def int8_weights(wanted: bool) -> Iterator[None]:
+    """Linear layers made within have weights of 8 bits where a native kernel takes them, and are
+    near what they should be: for drafts, whose proposals are verified."""
+    before = _int8.set(wanted and has_int8())
+    try:
+        yield
+    finally:
+        _int8.reset(before)
 
 
 class Linear:
@@ -36,7 +50,7 @@ class Linear:
         self._bias, self._min_rows = bias, 1
         self.native: NativeLinear | None = None
         if weight.device.type == "cpu" and weight.dtype == torch.float32 and library():
-            self.native = NativeLinear(weight, bias)
+            self.native = NativeLinear(weight, bias, int8=_int8.get())
         elif weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
             self.weight = weight.contiguous()
             self._layer: Layer = partial(F.linear, weight=self.weight)

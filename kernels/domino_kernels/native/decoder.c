@@ -56,10 +56,8 @@ static void silu_phase(team *me, const float *gate_up, float *y, int rows, int n
         const int row = item / blocks, begin = item % blocks * BLOCK;
         const float *gate = gate_up + 2L * row * n, *up = gate + n;
         for (int i = begin; i < n && i < begin + BLOCK; i += LANES) {
-            const int count = n - i < LANES ? n - i : LANES;
-            floats g = load_some(gate + i, count, 0);
-            store_some(y + (long)row * n + i, count,
-                       silu(g) * load_some(up + i, count, 0));
+            floats g = load_up_to(gate + i, n - i);
+            store_up_to(y + (long)row * n + i, n - i, silu(g) * load_up_to(up + i, n - i));
         }
     }
     team_barrier(me);

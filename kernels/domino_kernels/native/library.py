@@ -44,6 +44,12 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+def has_int8() -> bool:
+    """Whether there is a kernel for weights of 8 bits (AVX-512 VNNI)."""
+    loaded = library()
+    return loaded is not None and bool(loaded.domino_has_int8())
+
+
 def _load() -> ctypes.CDLL:
     compiler = _compiler()
     file = cache_dir() / f"kernels-{_key(compiler)}.so"

@@ -1,6 +1,6 @@
 /* Every output is summed over its inputs in one order, whatever the number of rows: SPAN inputs one
    after the other, then span by span. Rows therefore keep their bits. */
-#include "linear.h"
+#include "linear_int8.h"
 #include "vector.h"
 
 enum {
@@ -92,13 +92,12 @@ static void write(const linear *l, int tile, const floats *total, int tiles, int
     for (int row = 0; row < rows; row++)
         for (int t = 0; t < 2 * tiles; t++) {
             const int first = tile * TILE + t * LANES, left = l->out - first;
-            const int count = left < LANES ? left : LANES;
-            if (count <= 0) break;
+            if (left <= 0) break;
             float *to = y + (long)row * l->out + first;
             floats value = total[row * 2 * tiles + t];
-            if (l->bias) value += load_some(l->bias + first, count, 0);
-            if (add) value += load_some(to, count, 0);
-            store_some(to, count, value);
+            if (l->bias) value += load_up_to(l->bias + first, left);
+            if (add) value += load_up_to(to, left);
+            store_up_to(to, left, value);
         }
 }
 
@@ -107,14 +106,14 @@ static void group_of(const linear *l, int tile, int tiles, const float *x, float
                      _Bool add, const kernel *only) {
     floats total[GROUP * 2];
     memset(total, 0, rows * tiles * 2 * sizeof(floats));
-    const long row_words = l->half ? LANES : TILE, tile_words = row_words * l->in;
+    const long row_words = l->kind == HALF ? LANES : TILE, tile_words = row_words * l->in;
     const uint32_t *weight = (const uint32_t *)l->weight + tile * tile_words;
     const int parts = (rows + MOST_ROWS - 1) / MOST_ROWS;
     for (int k = 0; k < l->in; k += SPAN) {
         const int count = l->in - k < SPAN ? l->in - k : SPAN;
         for (int part = 0; part < parts; part++) {
             const int row = rows * part / parts, next = rows * (part + 1) / parts;
-            const kernel run = only ? only[l->half] : one_tile[next - row][l->half];
+            const kernel run = only ? only[l->kind] : one_tile[next - row][l->kind];
             run(weight + k * row_words, tile_words, x + (long)row * l->in + k, l->in, count,
                 total + row * 2 * tiles);
         }
@@ -135,9 +134,12 @@ static void tiles_of(const linear *l, int tile, int end, const float *x, float *
 }
 
 void linear_phase(team *me, const linear *l, const float *x, float *y, int rows, _Bool add) {
+    if (l->kind == INT8) {
+        int8_phase(me, l, x, y, rows, add);
+        return;
+    }
     const int count = (l->out + TILE - 1) / TILE;
-    const int grain = count > 256 ? 16 : count > 24 ? 4 : 1;
-    for (int first, end; team_take(me, count, grain, &first, &end);)
+    for (int first, end; team_take(me, count, grain_of(count), &first, &end);)
         tiles_of(l, first, end, x, y, rows, add);
     team_barrier(me);
 }

@@ -34,13 +34,13 @@ static void gru_phase(team *me, const float *token, const float *before, const f
     for (int row, end; team_take(me, batch, 1, &row, &end);) {
         const float *t = token + 3L * row * width, *s = before + 3L * row * width;
         for (int i = 0; i < width; i += LANES) {
-            const int n = width - i < LANES ? width - i : LANES;
-            floats reset = sigmoid(load_some(t + i, n, 0) + load_some(s + i, n, 0));
-            floats update = sigmoid(load_some(t + width + i, n, 0) + load_some(s + width + i, n, 0));
-            floats fresh = hyperbolic_tangent(load_some(t + 2 * width + i, n, 0) +
-                                              reset * load_some(s + 2 * width + i, n, 0));
-            floats old = load_some(state + (long)row * width + i, n, 0);
-            store_some(next + (long)row * width + i, n, fresh + update * (old - fresh));
+            const int n = width - i;
+            floats reset = sigmoid(load_up_to(t + i, n) + load_up_to(s + i, n));
+            floats update = sigmoid(load_up_to(t + width + i, n) + load_up_to(s + width + i, n));
+            floats fresh = hyperbolic_tangent(load_up_to(t + 2 * width + i, n) +
+                                              reset * load_up_to(s + 2 * width + i, n));
+            floats old = load_up_to(state + (long)row * width + i, n);
+            store_up_to(next + (long)row * width + i, n, fresh + update * (old - fresh));
         }
     }
     team_barrier(me);
@@ -49,8 +49,7 @@ static void gru_phase(team *me, const float *token, const float *before, const f
 static void silu_phase(team *me, float *x, int count) {
     for (int first, end; team_take(me, count, count, &first, &end);)
         for (int i = 0; i < count; i += LANES) {
-            const int n = count - i < LANES ? count - i : LANES;
-            store_some(x + i, n, silu(load_some(x + i, n, 0)));
+            store_up_to(x + i, count - i, silu(load_up_to(x + i, count - i)));
         }
     team_barrier(me);
 }

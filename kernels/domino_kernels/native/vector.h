@@ -23,6 +23,18 @@ INLINE floats load_some(const float *p, int count, float rest) {
 
 INLINE void store_some(float *p, int count, floats v) { memcpy(p, &v, count * sizeof(float)); }
 
+/* A vector or, of a last one, the first `count` numbers: memcpy of a count that varies is a call. */
+INLINE floats load_up_to(const float *p, int count) {
+    return count >= LANES ? load(p) : load_some(p, count, 0);
+}
+
+INLINE void store_up_to(float *p, int count, floats v) {
+    if (count >= LANES)
+        store(p, v);
+    else
+        store_some(p, count, v);
+}
+
 /* Always the same tree of additions. */
 INLINE float sum(floats v) {
     v += __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);

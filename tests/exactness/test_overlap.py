@@ -62,7 +62,9 @@ def test_drafts_that_begin_behind_the_target_change_no_token(most: int) -> None:
         begun = counted(on_gpu)
         with on_gpu:
             assert drafted(on_gpu) == expected
-        assert not overlap or (begun["begin"] > 20 and begun["start_ahead"] > 10), begun
+        steps = on_gpu.engine.timeline.count
+        assert not overlap or begun["begin"] > 0.8 * steps, "whoever joins drafts with the others"
+        assert not overlap or (begun["start_ahead"] > 0.7 * steps and begun["tell"] > 2), begun
         assert overlap or not begun
 
 
@@ -76,12 +78,13 @@ def drafted(running: InProcess) -> list[list[int]]:
 
 
 def counted(running: InProcess) -> dict[str, int]:
-    """How often each of the two was called."""
+    """How often each of the three was called."""
     assert running._draft is not None
     counts: dict[str, int] = {}
     for owner, name in (
         (running._draft.engine._executor, "begin"),
         (running.engine._executor, "start_ahead"),
+        (running.link, "tell"),
     ):
         own = getattr(owner, name)
 

@@ -1,4 +1,4 @@
-"""The whole rollout as one cooperative launch, with W2's 8-bit copy held in shared memory.
+"""The whole rollout as one cooperative launch, with W2's 6-bit copy held in shared memory.
 
 Base logits and W1's hidden part in, ids out (cuda/rollout.cu). It runs mode 0 and certified in the
 same arithmetic, so that their ids are equal; next: rollout.DominoRollout, which makes its inputs.
@@ -20,7 +20,8 @@ from .rollout_device import processors
 from .rollout_peers import EMPTY, PeerKeys
 from .rollout_weights import DominoWeights
 
-TILE, WARPS = 8, 16
+TILE, WARPS, BLOCK = 8, 16, 128
+SIX_BIT_WEIGHT = 33.0  # D_WEIGHT of rollout.cu
 # Requests up to which one launch was measured faster than several, where at least half of the copy
 # stays in shared memory, and where not (benchmarks/rollout_h200_2026-11-30b.md).
 LARGEST_BATCH, LARGEST_OUTSIDE = 16, 8
@@ -67,7 +68,7 @@ class ResidentRollout:
         self._weights, self._table, self._stacked = weights, table, stacked
         self._machine, self._full, self._first, self._peers = machine, full, first, peers
         self._ranks = len(peers.pointers) if peers else 1
-        self._width = -(-weights.bottleneck_dim // 64) * 64
+        self._width = -(-weights.bottleneck_dim // BLOCK) * BLOCK
         self._records = _records(weights.w2, self._width)
         tiles, record = self._records.shape
         self._tiles, self._each, self._record = tiles, -(-tiles // machine.ctas), record
@@ -81,8 +82,8 @@ class ResidentRollout:
 
     @property
     def copy(self) -> Tensor:
-        """W2's bytes [tiles, ..]."""
-        return self._records[:, : TILE * self._width]
+        """W2's bits [tiles, ..]."""
+        return self._records[:, : TILE * self._width * 6 // 8]
 
     def reset(self, batch: int, n: int) -> None:
         """Empties the slots of a run of so many requests and tokens; must end before `run`."""
@@ -134,9 +135,9 @@ class ResidentRollout:
 
     def _fixed_bytes(self, octets: int, tiles: int) -> int:
         """Shared memory beside the copy of a CTA's tiles, as rollout.cu lays it out."""
-        bottlenecks = 8 * octets * (2 * (self._width + 64) + 2 * self._weights.bottleneck_dim + 64)
+        bottlenecks = 8 * octets * (self._width + 64 + 2 * self._weights.bottleneck_dim + 64)
         sums = min(octets, 2) * WARPS * 8 * 40 * 4
-        each_request = 4 * 24 + 4 * 8 + 4 * tiles + 5 * 4 + 8
+        each_request = 4 * 24 + 4 * 8 + 4 * tiles + 5 * 4 + 8 * WARPS
         return max(bottlenecks, sums) + 8 * octets * each_request + 4 * tiles + 1024
 
 
@@ -146,13 +147,19 @@ def key_slots(ranks: int, ctas: int, proposals: int, max_batch: int) -> int:
 
 
 def _records(w2: Tensor, width: int) -> Tensor:
-    """W2's 8-bit copy by tiles of eight tokens [tiles, bytes]: the bytes in the order in which the
-    lanes of a warp multiply them, then each token's scale and slack."""
-    rows = bound_rows(w2, tile=TILE, width=width)
+    """W2's 6-bit copy by tiles of eight tokens [tiles, bytes]: of all values the high four bits, in
+    the order in which the lanes of a warp multiply them, then the low two, then each token's scale
+    (a quarter: the lanes make four times the values of the bits) and slack."""
+    rows = bound_rows(w2, tile=TILE, width=width, levels=31, error_weight=SIX_BIT_WEIGHT)
     tiles = len(rows.scale) // TILE
-    copy = rows.q.view(tiles, TILE, width // 64, 4, 16).transpose(1, 2).reshape(tiles, -1)
-    about = torch.stack([rows.scale, rows.slack], -1).view(tiles, 2 * TILE)
-    return torch.cat([copy, about.view(torch.int8)], 1).contiguous()
+    lanes = rows.q.view(tiles, TILE, width // BLOCK, 2, 4, 4, 4)  # token, block, half, lane, word
+    words = lanes.permute(0, 2, 1, 4, 3, 5, 6).reshape(tiles, -1, 8, 4)  # of a block and lane
+    high, low = words >> 2 & 15, words & 3
+    high = (high[:, :, 0::2] << 4) + high[:, :, 1::2]
+    low = (low[:, :, 0::4] << 6) + (low[:, :, 1::4] << 4) + (low[:, :, 2::4] << 2) + low[:, :, 3::4]
+    about = torch.stack([rows.scale / 4, rows.slack], -1).view(tiles, 2 * TILE)
+    parts = high.reshape(tiles, -1), low.reshape(tiles, -1), about.view(torch.int8)
+    return torch.cat(parts, 1).contiguous()
 
 
 @functools.cache

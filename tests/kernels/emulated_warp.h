@@ -13,6 +13,7 @@ typedef uint32_t u32;
 typedef unsigned long long u64;
 typedef long long s64;
 struct alignas(16) Quad { u32 x, y, z, w; };
+struct alignas(8) Words { u32 x, y; };
 
 #define KERNEL static
 #define FUNCTION static inline
@@ -50,6 +51,18 @@ static u32 shuffle_xor(u32 v, int mask) {
   v = warp_of().words[THREAD % 32 ^ mask][0];
   converge();
   return v;
+}
+static int warp_max(int v) {
+  for (int mask = 16; mask; mask >>= 1) {
+    const int other = (int)shuffle_xor((u32)v, mask);
+    v = other > v ? other : v;
+  }
+  return v;
+}
+static u32 votes(bool v) {
+  u32 all = (u32)v << THREAD % 32;
+  for (int mask = 16; mask; mask >>= 1) all |= shuffle_xor(all, mask);
+  return all;
 }
 static int again(int v) { return v; }
 template <class To, class From> static To cast(From v) {

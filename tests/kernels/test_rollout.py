@@ -77,13 +77,18 @@ def test_bounds_hold_every_score(kind: str) -> None:
     if kind == "constant":
         w2 = w2[:1].expand(301, 48).contiguous()
     w2 *= {"huge": 1e6, "tiny": 1e-6}.get(kind, 1.0)
-    rows = bound_rows(w2, tile=128, width=64)
-    s = torch.randn(32, 48, generator=rng)
+    s = torch.randn(32, 48, generator=rng).double()
     mean = w2.double().mean(0).float().double()
-    q = rows.q[:301, :48].double() * rows.scale[:301, None].double()
-    error = (s.double() @ (w2.double() - mean - q).T).abs()
-    assert bool((error <= rows.slack[:301].double() * s.double().norm(dim=1, keepdim=True)).all())
-    assert not rows.q[301:].any() and not rows.q[:, 48:].any()
+    for levels, weight, steps in ((127, 100.0, 16192), (31, 33.0, 127)):
+        rows = bound_rows(w2, tile=128, width=64, levels=levels, error_weight=weight)
+        step = s.abs().amax(1, keepdim=True) / steps
+        rounded = (s / step).round() * step
+        q = rows.q[:301, :48].double() * rows.scale[:301, None].double()
+        error = (s @ (w2.double() - mean).T - rounded @ q.T).abs()
+        reach = s.norm(dim=1, keepdim=True) + weight * (s - rounded).norm(dim=1, keepdim=True)
+        assert bool((error <= rows.slack[:301].double() * reach).all())
+        assert rows.q.abs().max() <= levels
+        assert not rows.q[301:].any() and not rows.q[:, 48:].any()
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:

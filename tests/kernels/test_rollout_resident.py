@@ -34,10 +34,10 @@ KEY_OF_TOKEN_0 = 0x7FFFFFFF
 class Emulated:
     """Ranks' kernels, kept until `launch` runs them at the same time."""
 
-    def __init__(self, shared_bytes: int) -> None:
+    def __init__(self, shared_bytes: int, ctas: int = CTAS) -> None:
         self.kept: list[tuple[Definitions, int, ctypes.Structure]] = []
         self.machine = Machine(
-            ctas=CTAS, shared_bytes=shared_bytes, launch=lambda *what: self.kept.append(what)
+            ctas=ctas, shared_bytes=shared_bytes, launch=lambda *what: self.kept.append(what)
         )
 
     def launch(self) -> None:
@@ -47,8 +47,10 @@ class Emulated:
         self.kept = []
 
 
-def made(vocab: int, dtype: torch.dtype, *, flat: bool = False) -> Generated:
-    shapes = Shapes(vocab=vocab, hidden=HIDDEN, gru=GRU, bottleneck=BOTTLENECK)
+def made(
+    vocab: int, dtype: torch.dtype, *, flat: bool = False, bottleneck: int = BOTTLENECK
+) -> Generated:
+    shapes = Shapes(vocab=vocab, hidden=HIDDEN, gru=GRU, bottleneck=bottleneck)
     return generate(shapes, dtype=dtype, flat=flat)
 
 
@@ -60,7 +62,7 @@ def resident(
     table = case.embedding.float() @ weights.w_ih.float().T
     stacked = torch.cat([weights.w1[:, -GRU:], weights.w_hh]).contiguous()
     local = replace(weights, w2=weights.w2[tokens].contiguous())
-    assert fits(local, len(local.w2), CTAS) is None
+    assert fits(local, len(local.w2), emulated.machine.ctas) is None
     return ResidentRollout(
         local, table, stacked, emulated.machine, full=full, proposals=n, max_batch=batch,
         first=tokens.start, peers=peers,
@@ -79,7 +81,8 @@ def inputs(case: Generated, batch: int, n: int) -> tuple[Tensor, Tensor, Tensor,
 def proposed(case: Generated, batch: int, n: int, shared_bytes: int, *, full: bool) -> Tensor:
     """ids [batch, n] of the second of two runs: the first must leave nothing behind."""
     _, _, base, from_hidden, start = inputs(case, batch, n)
-    emulated, ids = Emulated(shared_bytes), torch.full((batch, n), -1)
+    ctas = max(CTAS, case.weights.bottleneck_dim // 8)  # each has eight rows of it at most
+    emulated, ids = Emulated(shared_bytes, ctas), torch.full((batch, n), -1)
     run = resident(case, emulated, full=full, batch=batch, n=n)
     for rows in (base.flip(1).contiguous(), base):
         run.reset(batch, n)
@@ -89,18 +92,18 @@ def proposed(case: Generated, batch: int, n: int, shared_bytes: int, *, full: bo
 
 
 @pytest.mark.parametrize(
-    ("dtype", "batch", "vocab", "shared_bytes"),
+    ("dtype", "batch", "vocab", "shared_bytes", "bottleneck"),
     [
-        (torch.bfloat16, 1, 519, 40000),  # every tile of the copy stays in shared memory
-        (torch.bfloat16, 5, 519, 32000),  # some do
-        (torch.float16, 11, 401, 60000),  # two octets of requests, tokens that fill no tile
+        (torch.bfloat16, 1, 519, 40000, 160),  # all of the copy, two blocks a token, stays inside
+        (torch.bfloat16, 5, 519, 26500, 96),  # three of a CTA's six tiles do
+        (torch.float16, 11, 401, 48500, 96),  # two octets of requests, tokens that fill no tile
     ],
 )
 def test_modes_are_equal_and_float64s(
-    dtype: torch.dtype, batch: int, vocab: int, shared_bytes: int
+    dtype: torch.dtype, batch: int, vocab: int, shared_bytes: int, bottleneck: int
 ) -> None:
     """A fragment, slot or bound taken wrongly gives other tokens, or a hang."""
-    case, n = made(vocab, dtype), 4
+    case, n = made(vocab, dtype, bottleneck=bottleneck), 4
     exact = proposed(case, batch, n, shared_bytes, full=True)
     assert torch.equal(proposed(case, batch, n, shared_bytes, full=False), exact)
     hidden, current, *_ = inputs(case, batch, n)

@@ -1,17 +1,20 @@
 // A whole Domino rollout in one launch: base logits in, the chosen tokens out.
 //
-// Every CTA owns eight GRU units, a few rows of W1 and a run of the vocabulary, whose 8-bit W2 copy
-// stays in its shared memory for all steps. CTAs hand values to each other in slots of global
-// memory that hold EMPTY (all ones) at first: who needs a value reads its slot until it is there.
-// No slot is written twice, no value is EMPTY. All CTAs must run at the same time (cooperative).
+// Every CTA owns eight GRU units, a few rows of W1 and a run of the vocabulary, whose 6-bit W2 copy
+// stays in its shared memory for all steps, as far as it fits. CTAs hand values to each other in
+// slots of global memory that hold EMPTY (all ones) at first: who needs a value reads its slot
+// until it is there. No slot is written twice, no value is EMPTY. All CTAs must run at the same
+// time (cooperative).
 //
-// Compiled with: WARPS, CTAS (of a GPU), RANKS, OCTETS (requests / 8), E, EP (multiple of 64, >= E),
-// G, and FULL, which evaluates every token exactly instead of those that the bounds leave.
+// Compiled with: WARPS, CTAS (of a GPU), RANKS, OCTETS (requests / 8), E, EP (multiple of 128,
+// >= E), G, and FULL, which evaluates every token exactly, not only those that the bounds leave.
 
 #define THREADS (WARPS * 32)
 #define REQUESTS (OCTETS * 8)
 #define TILE 8                            // tokens
-#define COPY (TILE * EP)                  // bytes of a tile's copy
+#define BLOCKS (EP / 128)                 // of a token's values, 32 for each of four lanes
+#define HIGH (TILE * EP / 2)              // bytes of a tile's high four bits, then come the low two
+#define COPY (HIGH + TILE * EP / 4)       // bytes of a tile's copy
 #define RECORD (COPY + TILE * 8)          // and each token's scale and slack
 #define OWN_ROWS ((E + CTAS - 1) / CTAS)  // of W1, at most TILE
 #define STATE (E * 2 + 64)                // bytes of a row of states, of banks of their own
@@ -19,22 +22,21 @@
 #define COLUMNS 32                        // gates r, z, n of eight units, then rows of W1
 #define SUMS 40                           // floats of a row of sums, of banks of their own
 #define SUM_BYTES (WARPS * PASS * 8 * SUMS * 4)
-#define BOTTLENECK_BYTES (REQUESTS * (2 * BYTES + STATE))
+#define BOTTLENECK_BYTES (REQUESTS * (BYTES + STATE))
 #define PARTS (CTAS * RANKS)
 #define PER_LANE(count) (((count) + 31) / 32)
 #define PASS (OCTETS < 2 ? OCTETS : 2)    // octets scanned at once
 #define CHUNKS ((G / 32 + WARPS - 1) / WARPS)  // of a state, by a warp
-#define NEAR 3                            // tiles in shared memory bounded in a turn, at most,
-#define HELD (PASS == 1)                  // while one outside it is on its way; without registers
-#define AHEAD (OCTETS == 1 ? 1 : 0)       // for it: at once. Those asked for before the bottlenecks
+#define NEAR (PASS == 1 ? 4 : 2)          // pairs whose base logits are on their way
 #define LIKELY 2                          // requests whose own best tokens' gates are asked for
 #define TOGETHER (FULL ? 2 : 1)           // tiles evaluated at once
 #define EACH ((REQUESTS + WARPS - 1) / WARPS)  // requests of a warp, at most
+#define EMPTY -1
 #define LOWEST (-0x7fffffff - 1)
 #define NONE (-0x7fffffffffffffffll - 1)
-#define ROUNDING 9.5367431640625e-07f     // 2^-20; this and the next two as in rollout_certified
-#define S_STEPS 16192.0f
-#define D_WEIGHT 100.0f
+#define ROUNDING 9.5367431640625e-07f     // 2^-20, as in rollout_certified
+#define S_STEPS 127.0f                    // of the largest value of a bottleneck
+#define D_WEIGHT 33.0f                    // as in rollout_resident
 #define INFINITY_ as_float(0x7f800000)
 
 struct Pair { float x, y; };
@@ -58,9 +60,9 @@ struct Params {
 };
 
 struct Shared {
-  u8 *copy, *high, *low, *state;
+  u8 *copy, *bytes, *state;
   float *sums, *gates, *hidden, *upper, *reach, *step, *bound;
-  s64 *best, *slots;  // slots: this rank's keys
+  s64 *best, *likely, *slots;  // best keys [REQUESTS, WARPS]; slots: this rank's keys
   int *lower, *token, *count, *left;  // left: `count` tiles to evaluate
   s64 turn;
   int row;  // tiles of a CTA, at most: of `upper` [REQUESTS, row]
@@ -97,46 +99,43 @@ FUNCTION Quad wait_halves(const u16 *at) {  // eight two-byte slots
   return v;
 }
 
-// The most of each request's SLOTS slots [.., SLOTS], once they are there: of the warp's requests
-// r, r + WARPS, ..; `peek` reads one.
-template <int SLOTS, class Word, class Peek>
-FUNCTION void most_of(const Word *slots, int batch, int r, Word none, Word *best, Peek peek) {
+// The best key of each request, once those of all parts are there: slots [.., PARTS], of the warp's
+// requests r, r + WARPS, ..
+FUNCTION void best_keys(const s64 *slots, int batch, int r, s64 *best) {
   const int lane = THREAD % 32;
-  Word v[EACH][PER_LANE(SLOTS)];
+  s64 v[EACH][PER_LANE(PARTS)];
   bool missing = true;
   while (missing) {
     missing = false;
 #pragma unroll
     for (int k = 0; k < EACH; k++)
 #pragma unroll
-      for (int i = 0; i < PER_LANE(SLOTS); i++) {
-        const bool real = r + k * WARPS < batch && lane + 32 * i < SLOTS;
-        v[k][i] = real ? peek(slots + (s64)(r + k * WARPS) * SLOTS + lane + 32 * i) : none;
+      for (int i = 0; i < PER_LANE(PARTS); i++) {
+        const bool real = r + k * WARPS < batch && lane + 32 * i < PARTS;
+        v[k][i] = real ? peek8(slots + (s64)(r + k * WARPS) * PARTS + lane + 32 * i) : NONE;
       }
 #pragma unroll
-    for (int i = 0; i < EACH * PER_LANE(SLOTS); i++)
-      missing |= v[i / PER_LANE(SLOTS)][i % PER_LANE(SLOTS)] == -1;
+    for (int i = 0; i < EACH * PER_LANE(PARTS); i++)
+      missing |= v[i / PER_LANE(PARTS)][i % PER_LANE(PARTS)] == EMPTY;
     if (missing) wait_a_little();
   }
   converge();
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
-    best[k] = none;
+    s64 own = NONE;
 #pragma unroll
-    for (int i = 0; i < PER_LANE(SLOTS); i++) best[k] = larger(v[k][i], best[k]);
-    for (int mask = 16; mask; mask >>= 1) best[k] = larger(shuffle_xor(best[k], mask), best[k]);
+    for (int i = 0; i < PER_LANE(PARTS); i++) own = larger(v[k][i], own);
+    const int score = (int)(own >> 32), most = warp_max(score);  // then the lowest id of those
+    const int id = warp_max(score == most ? (int)(own & 0xffffffffll) : 0);
+    best[k] = ((s64)most << 32) + id;
   }
 }
-
-FUNCTION s64 peek_key(const s64 *at) { return peek8(at); }
-FUNCTION int peek_bound(const int *at) { return peek4(at); }
 
 // The last step's tokens, by every CTA for itself.
 FUNCTION void choose(const Params &p, const Shared &m, int j) {
   const int warp = THREAD / 32;
   s64 best[EACH];
-  if (j)
-    most_of<PARTS>(m.slots + (s64)(j - 1) * p.batch * PARTS, p.batch, warp, NONE, best, peek_key);
+  if (j) best_keys(m.slots + (s64)(j - 1) * p.batch * PARTS, p.batch, warp, best);
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
     const int r = warp + k * WARPS;
@@ -150,7 +149,7 @@ FUNCTION void choose(const Params &p, const Shared &m, int j) {
 // The own units' next state, published.
 FUNCTION void advance(const Params &p, const Shared &m, int j) {
   if (j) {  // `publish` and `evaluate` have read them
-    for (int r = again(THREAD); r < p.batch; r += THREADS) m.best[r] = NONE, m.lower[r] = LOWEST;
+    for (int r = again(THREAD); r < p.batch; r += THREADS) m.lower[r] = LOWEST;
     if (THREAD == 0) *m.count = 0;
   }
   for (int i = again(THREAD); i < 8 * p.batch; i += THREADS) {
@@ -233,7 +232,7 @@ FUNCTION void project(const Params &p, const Shared &m, int j) {
   }
 }
 
-// The bottleneck of every request as it is and in two bytes, with what that makes of the bounds.
+// The bottleneck of every request as it is and in bytes, with what that makes of the bounds.
 FUNCTION void gather(const Params &p, const Shared &m, int j) {
   const int warp = THREAD / 32, lane = THREAD % 32;
   Quad all[EACH];
@@ -266,28 +265,20 @@ FUNCTION void gather(const Params &p, const Shared &m, int j) {
       most = larger(s[i] < 0.0f ? -s[i] : s[i], most);
       squares += s[i] * s[i];
     }
-    for (int mask = 16; mask; mask >>= 1) most = larger(shuffle_xor(most, mask), most);
-    float step = most / S_STEPS;
-    step = step > 0.0f ? step : 1.0f;
-    u32 high[2] = {0, 0}, low[2] = {0, 0};
+    most = as_float(warp_max(as_int(most)));  // none is below 0
+    const float step = most > 0.0f ? most / S_STEPS : 1.0f, steps = reciprocal(step);
+    u32 bytes[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-      const float whole = floorf(s[i] / step + 0.5f), error = s[i] - whole * step;
-      const float upper = floorf(whole / 128.0f + 0.5f);
-      high[i / 4] |= ((u32)(int)upper & 0xff) << (i % 4 * 8);
-      low[i / 4] |= ((u32)(int)(whole - 128.0f * upper) & 0xff) << (i % 4 * 8);
+      const float whole = floorf(s[i] * steps + 0.5f), error = s[i] - whole * step;
+      bytes[i / 4] |= ((u32)(int)whole & 0xff) << (i % 4 * 8);
       errors += error * error;
     }
     for (int mask = 16; mask; mask >>= 1) {
       squares += shuffle_xor(squares, mask);
       errors += shuffle_xor(errors, mask);
     }
-    if (lane * 8 < EP) {
-      for (int i = 0; i < 2; i++) {
-        *(u32 *)(m.high + r * BYTES + lane * 8 + i * 4) = high[i];
-        *(u32 *)(m.low + r * BYTES + lane * 8 + i * 4) = low[i];
-      }
-    }
+    if (lane * 8 < EP) *(Words *)(m.bytes + r * BYTES + lane * 8) = {bytes[0], bytes[1]};
     if (lane == 0) {
       m.step[r] = step;
       m.reach[r] = sqrtf(squares) + D_WEIGHT * sqrtf(errors);
@@ -296,198 +287,267 @@ FUNCTION void gather(const Params &p, const Shared &m, int j) {
   sync();
 }
 
-// The best lower bounds, to m.bound. Few requests do with this CTA's own: it leaves a tile or two
-// more to each CTA, which takes less time than to wait for all others' bounds.
+// The best lower bounds of those CTAs whose own have come by now, to m.bound: any will do, as all
+// hold, and to wait for the last costs more than the few tiles that it would leave out.
 FUNCTION void share_bounds(const Params &p, const Shared &m, int j) {
-  for (int r = THREAD; r < p.batch; r += THREADS) {
-    poke(p.lower + ((s64)j * p.batch + r) * CTAS + CTA, m.lower[r]);
-    m.lower[r] = LOWEST;
-  }
-  int best[EACH];
-  const int *slots = p.lower + (s64)j * p.batch * CTAS;
-  most_of<CTAS>(slots, p.batch, THREAD / 32, LOWEST, best, peek_bound);
+  const int warp = again(THREAD) / 32, lane = again(THREAD) % 32;
+  int *slots = p.lower + (s64)j * p.batch * CTAS;
+  for (int r = again(THREAD); r < p.batch; r += THREADS) poke(slots + r * CTAS + CTA, m.lower[r]);
+  for (int r = warp; r < p.batch; r += WARPS) {
+    const int *at = slots + r * CTAS + lane;
+    int v[PER_LANE(CTAS)], best = m.lower[r];
 #pragma unroll
-  for (int k = 0; k < EACH; k++)
-    if (THREAD % 32 == 0) m.bound[THREAD / 32 + k * WARPS] = unordered(best[k]);
+    for (int i = 0; i < PER_LANE(CTAS); i++)
+      v[i] = lane + 32 * i < CTAS ? peek4(at + 32 * i) : EMPTY;
+#pragma unroll
+    for (int i = 0; i < PER_LANE(CTAS); i++) best = larger(v[i] == EMPTY ? LOWEST : v[i], best);
+    best = warp_max(best);
+    if (lane == 0) m.bound[r] = unordered(best);
+  }
+  sync();
 }
 
-// What a warp needs of some octets of bottlenecks to bound scores.
+// What a lane needs of some octets of bottlenecks to bound scores: the bytes l of request n, and
+// what bounds of requests 2 l and 2 l + 1 are made of.
 struct Bounding {
-  u32 a[PASS][EP / 64][8];
-  float reach[PASS], step[PASS], best[PASS];
+  Quad b[PASS][EP / 64];
+  float reach[PASS][2], step[PASS][2], best[PASS][2];
 };
 
 FUNCTION void read_bounding(const Shared &m, Bounding &s, int o) {
   const int n = THREAD % 32 / 4, l = THREAD % 4;
 #pragma unroll
   for (int i = 0; i < PASS; i++) {
-    const int r = (o + i) * 8 + n;
-    s.reach[i] = m.reach[r], s.step[i] = m.step[r], s.best[i] = -INFINITY_;
+    const int r = (o + i) * 8;
 #pragma unroll
-    for (int c = 0; c < EP / 64; c++) {
-      const Quad high = *(const Quad *)(m.high + r * BYTES + c * 64 + l * 16);
-      const Quad low = *(const Quad *)(m.low + r * BYTES + c * 64 + l * 16);
-      u32 *a = s.a[i][c];
-      a[0] = high.x, a[1] = low.x, a[2] = high.y, a[3] = low.y;
-      a[4] = high.z, a[5] = low.z, a[6] = high.w, a[7] = low.w;
-    }
-  }
-}
-
-// One tile's highest bounds to `upper` [8 PASS, row], its lower ones into the best; base: the
-// lane's logits.
-FUNCTION void bound_tile(Bounding &s, const Quad *b, Quad about, const float (*base)[2],
-                         float *upper, int row) {
-  int acc[PASS][4] = {}, more[PASS][4] = {};  // two, as each product would wait for the one before
-#pragma unroll
-  for (int c = 0; c < EP / 64; c++) {
-#pragma unroll
-    for (int i = 0; i < PASS; i++) {
-      const u32 *a = s.a[i][c];
-      multiply_bytes(acc[i], a[0], a[1], a[2], a[3], b[c].x, b[c].y);
-      multiply_bytes(PASS == 1 ? more[i] : acc[i], a[4], a[5], a[6], a[7], b[c].z, b[c].w);
-    }
-  }
-  const float scale[2] = {as_float(about.x), as_float(about.z)};
-  const float slack[2] = {as_float(about.y), as_float(about.w)};
-#pragma unroll
-  for (int i = 0; i < PASS; i++) {
-    float highest = -INFINITY_;
+    for (int c = 0; c < EP / 64; c++)
+      s.b[i][c] = *(const Quad *)(m.bytes + (r + n) * BYTES + c * 64 + l * 16);
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-      const int high = acc[i][c] + more[i][c], low = acc[i][c + 2] + more[i][c + 2];
-      const float product = (float)(128 * high + low);
-      const float middle = base[i][c] + product * (scale[c] * s.step[i]);
-      const float radius = slack[c] * s.reach[i], top = middle + radius;
-      highest = larger(top == top ? top : INFINITY_, highest);  // no number: to be evaluated
-      s.best[i] = larger(middle - radius, s.best[i]);
+      s.reach[i][c] = m.reach[r + l * 2 + c], s.step[i][c] = m.step[r + l * 2 + c];
+      s.best[i][c] = -INFINITY_;
     }
-    highest = larger(shuffle_xor(highest, 1), highest);
-    highest = larger(shuffle_xor(highest, 2), highest);
-    if (highest > -INFINITY_) highest += ROUNDING * (highest < 0.0f ? -highest : highest);
-    if (THREAD % 4 == 0) upper[(i * 8 + THREAD % 32 / 4) * row] = highest;
   }
 }
 
-// Base logits of the lane's requests r, r + 8, .. from its place in this CTA's first tile on.
-struct Base {
-  const float *at;
-  int r, room;  // room: tokens from there on
+// Base logits of token n of a pair's two tiles, for requests 2 l and 2 l + 1.
+struct Logits {
+  float of[PASS][2][2];  // tile, request
 };
 
-FUNCTION Base base_of(const Params &p, int j, int first_tile, int o) {
-  const int lane = again(THREAD) % 32, r = o * 8 + lane / 4, v = first_tile * TILE + lane % 4 * 2;
-  return {p.base + ((s64)j * p.batch + r) * p.base_width + v, r, p.vocab - v};
+// Two tiles, sixteen tokens, which one product takes together: the lane's share of token n of each.
+struct Tiles {
+  Quad high[2][BLOCKS];  // four bits of each value
+  Words low[2][BLOCKS];  // two more
+  Pair about[2];         // scale and slack
+  Logits base;
+};
+
+// The bytes of a block's 32 values: four times the 6-bit ones.
+FUNCTION void unpack(const Quad &high, const Words &low, u32 *bytes) {
+  const u32 h[4] = {high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const u32 two = i < 2 ? low.x : low.y;
+    bytes[2 * i] = (h[i] & 0xf0f0f0f0) | ((i % 2 ? two : two >> 4) & 0x0c0c0c0c);
+    bytes[2 * i + 1] = (h[i] << 4 & 0xf0f0f0f0) | ((i % 2 ? two << 2 : two >> 2) & 0x0c0c0c0c);
+  }
 }
 
-FUNCTION void read_base(const Params &p, const Base &base, int tile, float (*at)[2]) {
+FUNCTION void multiply_tiles(const Tiles &pair, const Quad (*b)[EP / 64], int (*acc)[4]) {
+  int more[PASS][4] = {};  // two, as each product would wait for the one before
+#pragma unroll
+  for (int k = 0; k < BLOCKS; k++) {
+    u32 x[8], y[8];
+    unpack(pair.high[0][k], pair.low[0][k], x);
+    unpack(pair.high[1][k], pair.low[1][k], y);
+#pragma unroll
+    for (int c = 0; c < 2; c++)
+#pragma unroll
+      for (int i = 0; i < PASS; i++) {
+        const Quad &s = b[i][k * 2 + c];
+        multiply_bytes(acc[i], x[c * 4], y[c * 4], x[c * 4 + 1], y[c * 4 + 1], s.x, s.y);
+        multiply_bytes(more[i], x[c * 4 + 2], y[c * 4 + 2], x[c * 4 + 3], y[c * 4 + 3], s.z, s.w);
+      }
+  }
+#pragma unroll
+  for (int i = 0; i < PASS * 4; i++) acc[i / 4][i % 4] += more[i / 4][i % 4];
+}
+
+// The highest of eight lanes' bounds [tile, request] for one of the four, of the lane's own place.
+FUNCTION float highest_of(const float (*top)[2]) {
+  const int lane = again(THREAD) % 32;
+  const bool second = lane & 16, odd = lane & 8;
+  float mine[2];
+#pragma unroll
+  for (int c = 0; c < 2; c++)
+    mine[c] = larger(shuffle_xor(second ? top[0][c] : top[1][c], 16),
+                     second ? top[1][c] : top[0][c]);
+  float highest = larger(shuffle_xor(odd ? mine[0] : mine[1], 8), odd ? mine[1] : mine[0]);
+  highest = larger(shuffle_xor(highest, 4), highest);
+  if (highest > -INFINITY_) highest += ROUNDING * (highest < 0.0f ? -highest : highest);
+  return highest;
+}
+
+// A pair's highest bounds to `upper` [8 PASS, row], its lower ones into the best; room: tiles.
+FUNCTION void bound_tiles(Bounding &s, const Tiles &pair, float *upper, int row, int room) {
+  const int lane = again(THREAD) % 32, tile = lane / 16, odd = lane / 8 % 2;
+  int product[PASS][4] = {};
+  multiply_tiles(pair, s.b, product);
+#pragma unroll
+  for (int i = 0; i < PASS; i++) {
+    float top[2][2];
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+      for (int c = 0; c < 2; c++) {
+        const float scaled = (float)product[i][k * 2 + c] * (pair.about[k].x * s.step[i][c]);
+        const float middle = pair.base.of[i][k][c] + scaled;
+        const float radius = pair.about[k].y * s.reach[i][c], high = middle + radius;
+        top[k][c] = high == high ? high : INFINITY_;  // no number: to be evaluated
+        s.best[i][c] = larger(middle - radius, s.best[i][c]);
+      }
+    const float highest = highest_of(top);
+    if (!(lane & 4) && tile < room) upper[(i * 8 + lane % 4 * 2 + odd) * row + tile] = highest;
+  }
+}
+
+// Where base logits of the lane's requests r, r + 1, r + 8, .. are, from token n of the CTA's first
+// tile on.
+struct Base {
+  const float *at;
+  int r, room;  // room: own tokens from there on
+};
+
+FUNCTION Base base_of(const Params &p, int j, int first_tile, int own, int o) {
+  const int lane = again(THREAD) % 32, r = o * 8 + lane % 4 * 2, v = first_tile * TILE + lane / 4;
+  const int end = (first_tile + own) * TILE, last = end < p.vocab ? end : p.vocab;
+  return {p.base + ((s64)j * p.batch + r) * p.base_width + v, r, last - v};
+}
+
+FUNCTION void read_base(const Params &p, const Base &base, int pair, Logits &to) {
 #pragma unroll
   for (int i = 0; i < PASS; i++)
 #pragma unroll
-    for (int c = 0; c < 2; c++) {
-      const int v = tile * TILE + c;
-      const bool real = base.r + i * 8 < p.batch && v < base.room;
-      at[i][c] = real ? base.at[(s64)i * 8 * p.base_width + v] : -INFINITY_;
-    }
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+      for (int c = 0; c < 2; c++) {
+        const int v = (pair * 2 + k) * TILE;
+        const bool real = base.r + i * 8 + c < p.batch && v < base.room;
+        to.of[i][k][c] = real ? base.at[(s64)(i * 8 + c) * p.base_width + v] : -INFINITY_;
+      }
 }
 
-// A tile that is not in shared memory, on its way.
-struct Far {
-  Quad b[EP / 64], about;
-  float base[PASS][2];
+// A pair's part of the copy; its second tile, if there is none, is the first again.
+template <class Read>
+FUNCTION void read_copy(const u8 *copy, Tiles &to, int own, int pair, Read read) {
+  const int lane = again(THREAD) % 32;
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const u8 *record = copy + (pair * 2 + k < own ? pair * 2 + k : pair * 2) * RECORD;
+#pragma unroll
+    for (int c = 0; c < BLOCKS; c++) {
+      to.high[k][c] = read(record + (c * 32 + lane) * 16);
+      to.low[k][c] = *(const Words *)(record + HIGH + (c * 32 + lane) * 8);
+    }
+    to.about[k] = *(const Pair *)(record + COPY + lane / 4 * 8);
+  }
+}
+
+FUNCTION Quad read_far(const u8 *at) { return read16(at); }
+FUNCTION Quad read_near(const u8 *at) { return *(const Quad *)at; }
+
+FUNCTION int near_pairs(const Params &p, int own) {
+  return own <= p.resident ? (own + 1) / 2 : p.resident / 2;
+}
+
+// What a warp has on its way: a pair that is not in shared memory, base logits of some that are.
+struct Ahead {
+  Tiles far;
+  Logits base[NEAR];
 };
 
-FUNCTION void read_far(const Params &p, Far &far, const Base &base, int first_tile, int tile) {
-  const int lane = again(THREAD) % 32;
-  const u8 *record = p.copy + (s64)(first_tile + tile) * RECORD;
-#pragma unroll
-  for (int c = 0; c < EP / 64; c++) far.b[c] = read16(record + (c * 32 + lane) * 16);
-  far.about = read16(record + COPY + lane % 4 * 16);
-  read_base(p, base, tile, far.base);
+FUNCTION void ask_far(const Params &p, Ahead &ahead, const Base &base, int first_tile, int own,
+                      int pair) {
+  if (pair * 2 >= own) return;
+  read_copy(p.copy + (s64)first_tile * RECORD, ahead.far, own, pair, read_far);
+  read_base(p, base, pair, ahead.far.base);
 }
 
-// This warp's first tile that is not in shared memory.
+FUNCTION void ask_near(const Params &p, Ahead &ahead, const Base &base, int near, int pair) {
+#pragma unroll
+  for (int k = 0; k < NEAR; k++)
+    if (pair + k * WARPS < near) read_base(p, base, pair + k * WARPS, ahead.base[k]);
+}
+
+// This warp's first pair that is not in shared memory.
 FUNCTION int first_far(const Params &p, int own) {
-  const int near = own < p.resident ? own : p.resident, warp = again(THREAD) / 32;
+  const int near = near_pairs(p, own), warp = again(THREAD) / 32;
   const int past = near - warp + WARPS - 1;
   return warp + (past < 0 ? 0 : past / WARPS * WARPS);
 }
 
-FUNCTION void read_ahead(const Params &p, Far *ahead, int j, int first_tile, int own) {
-  const Base base = base_of(p, j, first_tile, 0);
-#pragma unroll
-  for (int k = 0; k < AHEAD; k++) {
-    const int tile = first_far(p, own) + k * WARPS;
-    if (tile < own) read_far(p, ahead[k], base, first_tile, tile);
-  }
+FUNCTION void ask_ahead(const Params &p, Ahead &ahead, int j, int first_tile, int own, int o) {
+  const Base base = base_of(p, j, first_tile, own, o);
+  ask_far(p, ahead, base, first_tile, own, first_far(p, own));
+  ask_near(p, ahead, base, near_pairs(p, own), again(THREAD) / 32);
 }
 
 // Bounds of every own token's score: the highest of each tile to m.upper, the best lower ones to
-// m.bound. Tiles outside shared memory, the first of which are `ahead`, are on their way while a
-// share of those inside is bounded.
-FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int own,
-                   const Far *ahead) {
-  const int warp = again(THREAD) / 32, lane = again(THREAD) % 32, n = lane / 4, l = lane % 4;
-  const int near = own < p.resident ? own : p.resident;
+// m.bound. While a warp bounds a share of its pairs in shared memory, one outside it is on its way.
+FUNCTION void scan(const Params &p, const Shared &m, int j, int first_tile, int own, Ahead &ahead) {
+  const int lane = again(THREAD) % 32;
+  const int near = near_pairs(p, own), pairs = (own + 1) / 2;
   for (int o = 0; o < OCTETS; o += PASS) {
-    const Base base = base_of(p, j, first_tile, o);
+    if (o || OCTETS > PASS) ask_ahead(p, ahead, j, first_tile, own, o);
+    const Base base = base_of(p, j, first_tile, own, o);
     Bounding s;
     read_bounding(m, s, o);
     float *upper = m.upper + o * 8 * m.row;
-    int t = warp, f = first_far(p, own);
-#pragma unroll
-    for (int k = 0; k < AHEAD; k++, f += WARPS)
-      if (f < own) {
-        const Far &far = ahead[k];
-        bound_tile(s, far.b, far.about, far.base, upper + f, m.row);
+    int t = again(THREAD) / 32, f = first_far(p, own);
+#pragma unroll 1
+    while (t < near || f < pairs) {
+      if (f < pairs) {
+        bound_tiles(s, ahead.far, upper + f * 2, m.row, own - f * 2);
+        f += WARPS;
+        ask_far(p, ahead, base, first_tile, own, f);
       }
-    const int share = !HELD ? NEAR : near - t <= own - f ? 1 : near - t <= 2 * (own - f) ? 2 : NEAR;
-    while (t < near || f < own) {
-      Far far;
-      if (f < own) read_far(p, far, base, first_tile, f);
-      if (!HELD && f < own) bound_tile(s, far.b, far.about, far.base, upper + f, m.row);
-      float at[NEAR][PASS][2];
-#pragma unroll
-      for (int k = 0; k < NEAR; k++)
-        if (k < share && t + k * WARPS < near) read_base(p, base, t + k * WARPS, at[k]);
 #pragma unroll
       for (int k = 0; k < NEAR; k++) {
-        if (k >= share || t >= near) break;
-        const u8 *record = m.copy + t * RECORD;
-        Quad b[EP / 64];
-#pragma unroll
-        for (int c = 0; c < EP / 64; c++) b[c] = *(const Quad *)(record + (c * 32 + lane) * 16);
-        const Quad about = *(const Quad *)(record + COPY + l * 16);
-        bound_tile(s, b, about, at[k], upper + t, m.row);
+        if (t >= near) break;
+        Tiles pair;
+        read_copy(m.copy, pair, own, t, read_near);
+        pair.base = ahead.base[k];
+        bound_tiles(s, pair, upper + t * 2, m.row, own - t * 2);
         t += WARPS;
       }
-      if (HELD && f < own) bound_tile(s, far.b, far.about, far.base, upper + f, m.row);
-      f += WARPS;
+      ask_near(p, ahead, base, near, t);
     }
 #pragma unroll
-    for (int i = 0; i < PASS; i++) {
-      float best = s.best[i];
-      best = larger(shuffle_xor(best, 1), best);
-      best = larger(shuffle_xor(best, 2), best);
+    for (int i = 0; i < PASS * 2; i++) {
+      float best = s.best[i / 2][i % 2];
+      for (int mask = 4; mask < 32; mask *= 2) best = larger(shuffle_xor(best, mask), best);
       if (best > -INFINITY_) best -= ROUNDING * (best < 0.0f ? -best : best);
-      if (l == 0) shared_max(m.lower + (o + i) * 8 + n, ordered(best));
+      if (lane < 4) shared_max(m.lower + (o + i / 2) * 8 + lane * 2 + i % 2, ordered(best));
     }
   }
   sync();
-  if (OCTETS == 1) return;
   share_bounds(p, m, j);
-  sync();
 }
 
-// The tiles with a token that may be the best, to m.left: any warp may evaluate them.
+// The tiles with a token that may be the best, to m.left: any warp may evaluate them. A warp looks
+// at four tiles of eight requests at once.
 FUNCTION void choose_tiles(const Params &p, const Shared &m, int own) {
-  for (int t = again(THREAD); t < own; t += THREADS) {
+  const int lane = again(THREAD) % 32, r = lane % 8;
+  for (int begin = again(THREAD) / 32 * 4; begin < own; begin += WARPS * 4) {
+    const int t = begin + lane / 8;
     bool found = false;
-    for (int r = 0; r < p.batch; r++) {
-      const float bound = OCTETS == 1 ? unordered(m.lower[r]) : m.bound[r];
-      found |= !(m.upper[r * m.row + t] < bound);
-    }
-    if (found) m.left[shared_add(m.count, 1)] = t;
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++)
+      if (o * 8 + r < p.batch && t < own)
+        found |= !(m.upper[(o * 8 + r) * m.row + t] < m.bound[o * 8 + r]);
+    const u32 all = votes(found);
+    if (lane < 4 && (all >> lane * 8 & 0xff)) m.left[shared_add(m.count, 1)] = begin + lane;
   }
   sync();
 }
@@ -498,7 +558,13 @@ FUNCTION void score(const Params &p, const Shared &m, const float *base, const Q
   const int n = again(THREAD) % 32 / 4, l = again(THREAD) % 4;
 #pragma unroll
   for (int o = 0; o < OCTETS; o++) {
-    float acc[4] = {}, more[4] = {};
+    float logits[2], acc[4] = {}, more[4] = {};
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      const int r = o * 8 + n, token = v + l * 2 + c;
+      const bool real = r < p.batch && token < p.vocab;
+      logits[c] = real ? base[(s64)r * p.base_width + token] : 0.0f;
+    }
 #pragma unroll
     for (int c = 0; c < E / 32; c++) {
       const Quad x = *(const Quad *)(m.state + (o * 8 + n) * STATE + c * 64 + l * 16);
@@ -509,7 +575,7 @@ FUNCTION void score(const Params &p, const Shared &m, const float *base, const Q
     for (int c = 0; c < 2; c++) {
       const int r = o * 8 + n, token = v + l * 2 + c;
       if (r < p.batch && token < p.vocab) {
-        const float score = base[(s64)r * p.base_width + token] + (acc[c] + more[c]);
+        const float score = logits[c] + (acc[c] + more[c]);
         key[o] = larger(pack_key(score, token + p.first), key[o]);
       }
     }
@@ -544,7 +610,7 @@ FUNCTION void evaluate(const Params &p, const Shared &m, int j, int first_tile, 
   for (int o = 0; o < OCTETS; o++) {
     key[o] = larger(shuffle_xor(key[o], 1), key[o]);
     key[o] = larger(shuffle_xor(key[o], 2), key[o]);
-    if (l == 0 && key[o] != NONE) shared_max(m.best + o * 8 + n, key[o]);
+    if (l == 0) m.best[(o * 8 + n) * WARPS + warp] = key[o];
   }
 }
 
@@ -560,25 +626,30 @@ FUNCTION void first_token(const Params &p, const Shared &m, int first_tile, int 
     for (int v = i % shares * 32 + THREAD % 32; v < tokens; v += shares * 32)
       key = larger(pack_key(base[v], begin + v + p.first), key);
     for (int mask = 16; mask; mask >>= 1) key = larger(shuffle_xor(key, mask), key);
-    if (THREAD % 32 == 0 && key != NONE) shared_max(m.best + i / shares, key);
+    if (THREAD % 32 == 0) m.best[i / shares * WARPS + THREAD / 32] = key;
   }
 }
 
-// The own best keys, to all ranks. Of few requests the gates of the own best tokens are asked for
-// too: one of all CTAs' is the token, and its row of the table is far.
+// The own best keys of all warps, to all ranks. Of few requests the gates of the own best tokens are
+// asked for too: one of all CTAs' is the token, and its row of the table is far.
 FUNCTION void publish(const Params &p, const Shared &m, int j) {
   sync();
   for (int r = again(THREAD); r < p.batch; r += THREADS) {
     const s64 at = ((s64)j * p.batch + r) * PARTS + p.rank * CTAS + CTA;
+    s64 best = NONE;
 #pragma unroll
-    for (int rank = 0; rank < RANKS; rank++) poke(p.keys[rank] + m.turn + at, m.best[r]);
+    for (int warp = 0; warp < WARPS; warp++) best = larger(m.best[r * WARPS + warp], best);
+#pragma unroll
+    for (int rank = 0; rank < RANKS; rank++) poke(p.keys[rank] + m.turn + at, best);
+    if (p.batch <= LIKELY) m.likely[r] = best;
   }
   const int lines = (3 * G * 4 + 127) / 128;
-  if (p.batch <= LIKELY)
-    for (int i = again(THREAD); i < lines * p.batch; i += THREADS) {
-      const s64 key = m.best[i / lines];
-      if (key != NONE) prefetch(p.table + (s64)key_token(key) * (3 * G) + i % lines * 32);
-    }
+  if (p.batch > LIKELY) return;
+  sync();
+  for (int i = again(THREAD); i < lines * p.batch; i += THREADS) {
+    const s64 key = m.likely[i / lines];
+    if (key != NONE) prefetch(p.table + (s64)key_token(key) * (3 * G) + i % lines * 32);
+  }
 }
 
 FUNCTION Shared layout(const Params &p, int tiles) {
@@ -586,8 +657,7 @@ FUNCTION Shared layout(const Params &p, int tiles) {
   u8 *at = shared_memory;
 #define TAKE(name, type, bytes) m.name = (type *)at, at += ((bytes) + 15) / 16 * 16
   u8 *const shared = at;  // sums are done with when there are bottlenecks
-  TAKE(high, u8, REQUESTS * BYTES);
-  TAKE(low, u8, REQUESTS * BYTES);
+  TAKE(bytes, u8, REQUESTS * BYTES);
   TAKE(state, u8, REQUESTS * STATE);
   m.sums = (float *)shared;
   at = shared + (SUM_BYTES > BOTTLENECK_BYTES ? SUM_BYTES : BOTTLENECK_BYTES);
@@ -595,8 +665,9 @@ FUNCTION Shared layout(const Params &p, int tiles) {
   TAKE(hidden, float, REQUESTS * 8 * 4);
   TAKE(reach, float, REQUESTS * 4);
   TAKE(step, float, REQUESTS * 4);
-  TAKE(bound, float, (WARPS * EACH) * 4);
-  TAKE(best, s64, REQUESTS * 8);
+  TAKE(bound, float, REQUESTS * 4);
+  TAKE(best, s64, REQUESTS * WARPS * 8);
+  TAKE(likely, s64, LIKELY * 8);
   TAKE(lower, int, REQUESTS * 4);
   TAKE(token, int, REQUESTS * 4);
   TAKE(count, int, 4);
@@ -619,8 +690,9 @@ FUNCTION void begin(const Params &p, const Shared &m, int first_tile, int own) {
     for (int i = THREAD * 16; i < bytes; i += THREADS * 16) copy16(m.copy + i, from + i);
   for (int i = THREAD; i < REQUESTS * 24; i += THREADS) m.gates[i] = 0.0f;
   for (int i = THREAD; i < REQUESTS * 8; i += THREADS) m.hidden[i] = 0.0f;
+  for (int i = THREAD; i < REQUESTS * WARPS; i += THREADS) m.best[i] = NONE;
   for (int r = THREAD; r < REQUESTS; r += THREADS) {
-    m.best[r] = NONE, m.lower[r] = LOWEST;
+    m.lower[r] = LOWEST;
     m.reach[r] = 0.0f, m.step[r] = 1.0f;
   }
   sync();
@@ -651,8 +723,8 @@ KERNEL void LIMITS(THREADS) rollout(Params p) {
     choose(p, m, j);
     advance(p, m, j);
     fetch(p, j, first_tile, own);
-    Far ahead[AHEAD + 1];  // one more, as none is no array
-    if (!FULL) read_ahead(p, ahead, j, first_tile, own);
+    Ahead ahead;
+    if (!FULL && OCTETS <= PASS) ask_ahead(p, ahead, j, first_tile, own, 0);
     project(p, m, j);
     gather(p, m, j);
     if (!FULL) scan(p, m, j, first_tile, own, ahead);

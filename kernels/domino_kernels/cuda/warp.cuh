@@ -7,6 +7,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long s64;
 struct __align__(16) Quad { u32 x, y, z, w; };
+struct __align__(8) Words { u32 x, y; };
 
 #define KERNEL extern "C" __global__
 #define LIMITS(threads) __launch_bounds__(threads, 1)
@@ -22,6 +23,8 @@ FUNCTION int again(int v) {  // v, so that what follows from it is not kept in r
 FUNCTION void sync() { __syncthreads(); }
 FUNCTION void converge() { __syncwarp(); }
 FUNCTION u32 shuffle_xor(u32 v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+FUNCTION int warp_max(int v) { return __reduce_max_sync(0xffffffffu, v); }
+FUNCTION u32 votes(bool v) { return __ballot_sync(0xffffffffu, v); }
 FUNCTION int as_int(float v) { return __float_as_int(v); }
 FUNCTION float as_float(int v) { return __int_as_float(v); }
 FUNCTION float fast_exp(float v) { return __expf(v); }

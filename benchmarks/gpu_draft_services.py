@@ -18,12 +18,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.gpu_verify_tree import add_argument, imported_tree
+from benchmarks import services_check
 from domino_cli.demo import PROMPTS
 from domino_cli.stack import Stack, StackConfig
 from domino_client import ChatTurn, Client, Completion
@@ -32,7 +29,6 @@ from serving.contract import ModeName
 
 MODES: tuple[ModeName, ...] = ("ar", "dflash", "domino")
 VICTIMS = {"float32": "draft-rank1", "bfloat16": "draft"}  # which rank is killed
-COMMAND = "python -m benchmarks.gpu_draft_services --target T --draft D --json FILE"
 WAIT_S = 30.0
 
 
@@ -162,29 +158,12 @@ def measured(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[di
 
 def main() -> int:
     """Writes the JSON; 1 when an answer is not the plain one or a lost rank does not end all."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, required=True)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--device", default="cuda")
+    parser = services_check.parser(__doc__)
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=VICTIMS)
     parser.add_argument("--draft-tp", type=int, default=2)
-    parser.add_argument("--max-tokens", type=int, default=96)
-    add_argument(parser)
     options = parser.parse_args()
-    date = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     rows, lost = measured(options)
-    devices = torch.cuda.device_count()
-    result = {
-        "hardware": f"{devices} x {torch.cuda.get_device_name()}" if devices else "cpu",
-        "versions": {"torch": torch.__version__},
-        "date": date,
-        "command": COMMAND,
-        "tree": imported_tree(options.tree),
-        "rows": rows,
-        "lost": lost,
-    }
-    options.json.write_text(json.dumps(result, indent=1) + "\n")
+    services_check.write(options, "gpu_draft_services", {"rows": rows, "lost": lost})
     good = all(found["equal"] == found["answers"] for found in rows)
     ended = all(found["equal"] and found["all_ended_s"] is not None for found in lost)
     return 0 if good and ended else 1

@@ -6,7 +6,6 @@ kills a rank while a request runs, which has to go on once the group serves agai
 keeps the CPU's answers: it is written where it does not exist.
 """
 
-import argparse
 import json
 import os
 import queue
@@ -21,9 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.gpu_verify_tree import add_argument, imported_tree
+from benchmarks import services_check
 from domino_cli.demo import PROMPTS
 from domino_cli.errors import CommandError
 from domino_cli.rank_processes import rank_variables
@@ -159,15 +156,9 @@ def compare(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Writes the JSON; 1 when an answer is not the CPU's or a lost rank is not told."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, required=True)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--device", default="cuda")
+    parser = services_check.parser(__doc__)
     parser.add_argument("--tp", type=int, default=2)
-    parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--cpu", type=Path, help="where the CPU's answers are kept")
-    add_argument(parser)
     options = parser.parse_args()
     alone = StackConfig(target=options.target, draft=options.draft, dtype="float32")
     on_gpu = replace(alone, device=options.device)
@@ -187,16 +178,9 @@ def main() -> int:
         print(row, flush=True)
     starts = {place: [line for line in run.log if "verify" in line]
               for place, run in runs.items()}  # fmt: skip
-    devices = torch.cuda.device_count()
-    result = {
-        "hardware": f"{devices} x {torch.cuda.get_device_name()}" if devices else "cpu",
-        "versions": {"torch": torch.__version__},
-        "tree": imported_tree(options.tree),
-        "rows": rows,
-        "lost": lost,
-        "starts": starts,
-    }
-    options.json.write_text(json.dumps(result, indent=1) + "\n")
+    services_check.write(
+        options, "gpu_verify_services", {"rows": rows, "lost": lost, "starts": starts}
+    )
     good = all(row["equal"] == row["answers"] for row in rows)
     told = all(row["said"] and row["equal"] for row in lost)
     return 0 if good and told else 1

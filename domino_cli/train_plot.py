@@ -42,7 +42,10 @@ def plot(run: Path, out: Path | None = None) -> Path:
         ]
     )
     place = out or run / PAGE
-    place.write_text(page + "\n", encoding="utf-8")
+    try:
+        place.write_text(page + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{place} could not be written: {error}") from error
     return place
 
 

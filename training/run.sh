@@ -16,7 +16,7 @@ fi
 config=$1
 shift
 name=$(basename "$config")
-settings=("output=\"${OUTPUT_ROOT:-runs}/${RUN_NAME:-${name%.*}}\"")
+settings=("output=${OUTPUT_ROOT:-runs}/${RUN_NAME:-${name%.*}}")  # no TOML value: taken as text
 [[ -z ${NUM_TRAIN_STEPS:-} ]] || settings+=("steps=$NUM_TRAIN_STEPS")
 [[ -z ${SAVE_INTERVAL:-} ]] || settings+=("save_interval=$SAVE_INTERVAL")
 [[ -z ${MAX_CHECKPOINTS:-} ]] || settings+=("max_checkpoints=$MAX_CHECKPOINTS")

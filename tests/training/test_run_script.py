@@ -54,10 +54,10 @@ def run(folder: Path, *settings: str, **variables: str) -> None:
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_variables_name_and_size_a_run(tmp_path: Path, processes: str) -> None:
     """Ranks that all write, or one that starts anew beside the others, break the run's files."""
-    variables = {"RUN_NAME": "demo", "NUM_TRAIN_STEPS": "4", "SAVE_INTERVAL": "2"}
+    variables = {"RUN_NAME": 'a "demo" #1', "NUM_TRAIN_STEPS": "4", "SAVE_INTERVAL": "2"}
     variables |= {"MAX_CHECKPOINTS": "1", "SAVE_OPTIMIZER": "true", "PROCESSES": processes}
     run(tmp_path, "parallel=fsdp", **variables, OMP_NUM_THREADS="1")  # of one rank: as without
-    folder = tmp_path / "demo"
+    folder = tmp_path / 'a "demo" #1'
     assert (folder / TRACKER).read_text() == "4\n"
     assert [p.name for p in folder.glob("iter_*")] == ["iter_0000004"]
     lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]

@@ -41,6 +41,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--rates", default=",".join(RATES), help="names of acceptance rates")
+    every = ",".join(map(str, CONCURRENCIES))
+    parser.add_argument("--concurrency", default=every, help="of these")
     add_argument(parser)
     options = parser.parse_args()
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -52,7 +54,8 @@ def main() -> None:
     }
     rows: list[Row] = []
     result: Row = {"label": LABEL, **about, "rows": rows}
-    for found in measured(options.rates.split(",")):
+    counts = [int(count) for count in options.concurrency.split(",")]
+    for found in measured(options.rates.split(","), counts):
         rows.append(found)
         result["tree"] = imported_tree(options.tree)
         result["figures"] = [{**figure, **about} for figure in figures(rows)]
@@ -62,19 +65,20 @@ def main() -> None:
         print(found["id"], found["value"], "goal", found["goal"])
 
 
-def places() -> list[Place]:
-    return [(c, at) for c in CONCURRENCIES for at in CONTEXTS if c * at <= MOST_TOKENS]
+def places(counts: list[int]) -> list[Place]:
+    return [(c, at) for c in counts for at in CONTEXTS if c * at <= MOST_TOKENS]
 
 
-def measured(rates: list[str]) -> Iterator[Row]:
+def measured(rates: list[str], counts: list[int]) -> Iterator[Row]:
     """One row a place and acceptance: tokens/s of AR, of each width, of auto."""
+    everywhere = places(counts)
     pair = GpuPair()
     alone = pair.plain(max_sequences=max(CONCURRENCIES), tokens=TOKENS)
-    plain = {place: plain_speeds(alone, place) for place in places()}
+    plain = {place: plain_speeds(alone, place) for place in everywhere}
     del alone
     drafted = pair.drafted(max_sequences=max(CONCURRENCIES), tokens=TOKENS, widths=[1, *WIDTHS])
     for name in rates:
-        for place in places():
+        for place in everywhere:
             yield row(drafted, place, name, plain[place])
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -12,11 +13,14 @@ from torch import Tensor
 from serving.checkpoint import Checkpoint
 from serving.draft_config import DraftConfig
 from serving.draft_format import open_draft
+from serving.errors import CheckpointError
 
 Config = dict[str, Any]
 Shapes = dict[str, tuple[int, ...]]
 HIDDEN, VOCAB, LAYERS, HEADS, KV_HEADS, DIM, INNER = 16, 24, 2, 4, 2, 4, 20
 GRU, BOTTLENECK, TARGET_LAYERS, BLOCK, REDUCED = 6, 5, 8, 4, 10
+FULL, SLIDING = "full_attention", "sliding_attention"
+SLIDES = {"layer_types": [SLIDING, FULL], "sliding_window": 9}
 
 
 @dataclass(frozen=True)
@@ -149,3 +153,12 @@ def opened(
 def read(folder: Path, config: Config) -> DraftConfig:
     """What the loader makes of a config without weights."""
     return opened(folder, config)[1]
+
+
+def refused(folder: Path, config: Config) -> str:
+    """What is said, behind the file's name."""
+    with pytest.raises(CheckpointError) as error:
+        read(folder, config)
+    file = str(folder / "config.json")
+    assert str(error.value).startswith(file), "the file is named"
+    return str(error.value).removeprefix(file)

@@ -12,8 +12,11 @@ from serving.rope_config import Rope
 from tests.checkpoints.draft_folder import (
     BLOCK,
     BOTTLENECK,
+    FULL,
     GRU,
     LAYERS,
+    SLIDES,
+    SLIDING,
     TARGET_LAYERS,
     VOCAB,
     Config,
@@ -21,19 +24,9 @@ from tests.checkpoints.draft_folder import (
     authors,
     plain_dflash,
     read,
+    refused,
     save,
 )
-
-FULL, SLIDING = "full_attention", "sliding_attention"
-SLIDES = {"layer_types": [SLIDING, FULL], "sliding_window": 9}
-
-
-def refused(folder: Path, config: Config) -> str:
-    with pytest.raises(CheckpointError) as error:
-        read(folder, config)
-    file = str(folder / "config.json")
-    assert str(error.value).startswith(file), "the file is named"
-    return str(error.value).removeprefix(file)
 
 
 def test_a_domino_draft_is_read_whole(tmp_path: Path) -> None:

@@ -5,20 +5,17 @@ from typing import Any
 
 import pytest
 
-from serving.errors import CheckpointError
-from tests.checkpoints.draft_folder import VOCAB, Config, authors, plain_dflash, read
-
-FULL, SLIDING = "full_attention", "sliding_attention"
-SLIDES = {"layer_types": [SLIDING, FULL], "sliding_window": 9}
-
-
-def refused(folder: Path, config: Config) -> str:
-    with pytest.raises(CheckpointError) as error:
-        read(folder, config)
-    file = str(folder / "config.json")
-    assert str(error.value).startswith(file), "the file is named"
-    return str(error.value).removeprefix(file)
-
+from tests.checkpoints.draft_folder import (
+    FULL,
+    SLIDES,
+    SLIDING,
+    VOCAB,
+    Config,
+    authors,
+    plain_dflash,
+    read,
+    refused,
+)
 
 DFLASH_2 = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 DSPARK = ("markov_rank", "markov_head_type", "enable_confidence_head")

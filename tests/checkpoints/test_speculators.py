@@ -20,16 +20,19 @@ from serving.target_config import open_target
 from tests.checkpoints.draft_folder import (
     BACKBONE,
     BLOCK,
+    FULL,
     LAYERS,
     NETWORK,
     OWN,
     REDUCED,
+    SLIDING,
     VOCAB,
     Config,
     Sizes,
     authors,
     opened,
     read,
+    refused,
     save,
     speculators,
     tensors,
@@ -37,7 +40,6 @@ from tests.checkpoints.draft_folder import (
 from tests.engines import engines
 from tests.recorded_models import PROMPTS, TARGET
 
-FULL, SLIDING = "full_attention", "sliding_attention"
 GOLDEN = TARGET.parent
 CPU = torch.device("cpu")
 
@@ -47,14 +49,6 @@ def network(**changes: Any) -> Config:
     inner = {**NETWORK, "model_type": "qwen3", **changes}
     inner = {name: value for name, value in inner.items() if value is not None}
     return speculators(transformer_layer_config=inner)
-
-
-def refused(folder: Path, config: Config) -> str:
-    with pytest.raises(CheckpointError) as error:
-        read(folder, config)
-    file = str(folder / "config.json")
-    assert str(error.value).startswith(file), "the file is named"
-    return str(error.value).removeprefix(file)
 
 
 def test_a_draft_is_read_whole(tmp_path: Path) -> None:

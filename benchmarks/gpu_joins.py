@@ -59,7 +59,7 @@ def measured(counts: list[int], *, plain: bool) -> list[dict[str, Any]]:
             pair = gpu.drafted(**room, widths=[1, 8, 16], draft_tokens=2 * TOKENS)
         for count in counts:
             load = load_of(count, mode)
-            serve(pair, load, rounds=2)
+            serve(pair, load, rounds=3)
             found = asdict(serve(pair, load, rounds=ROUNDS[count]))
             arm = "domino" if mode else "ar"
             rows.append({"arm": arm, "concurrency": count, "width": load.width, **found})

@@ -16,6 +16,9 @@ TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 CPU_LINUX := $(shell [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null && echo yes)
 # Where no C compiler is found, pip installs one; where that fails, torch computes.
 KERNELS := $(BIN)/python -m domino_kernels.native
+# Workers share the cores: two threads each would wait for one another at barriers. Byte code is
+# kept, as hundreds of processes read the same files.
+TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: help setup demo test chaos lint format protos deploy-render deploy-check bench bench-cpu bench-router clean
 
@@ -49,7 +52,7 @@ demo: setup ## answer three prompts in AR, DFlash and Domino mode on this machin
 	@$(BIN)/domino-serve demo
 
 test: setup ## run the tests, two files at a time (WORKERS=N for more; 0: one by one)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	@$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 chaos: setup ## kill, flood, update and fuzz the services for an hour and a half; figures in benchmarks/
 	@$(BIN)/python -m tests.chaos --json benchmarks/chaos.json

@@ -4,7 +4,7 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -63,5 +63,18 @@ def running(module: str, **options: object) -> Iterator[Process]:
         event = events.get(timeout=START_S)
         assert event.address is not None, log
         yield Process(event.address, log, service, events)
+    finally:
+        service.stop(END_S)
+
+
+def ended(module: str, arguments: Sequence[str]) -> tuple[int, list[str]]:
+    """`python -m module arguments...`: exit code and lines of one that does not get ready."""
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    log: list[str] = []
+    service = ServiceProcess(module, module, arguments, events=events, say=log.append)
+    try:
+        event = events.get(timeout=START_S)
+        assert event.exit_code is not None, "it is ready"
+        return event.exit_code, log
     finally:
         service.stop(END_S)

@@ -21,6 +21,7 @@ from serving.errors import CheckpointError
 from serving.options import OptionError
 from tests.recorded_models import DFLASH, DOMINO_SHIFT, HIDDEN, TARGET
 from tests.services.checkpoints import draft_copy
+from tests.services.processes import ended
 from verify_service.config import VerifyConfig
 
 LOADERS: list[tuple[Any, Any]] = [
@@ -30,14 +31,13 @@ LOADERS: list[tuple[Any, Any]] = [
 
 
 def refusal(module: str, exit_code: int, **options: object) -> str:
-    """The last line that a process with these options leaves on stderr."""
+    """The last line that a process with these options leaves."""
     given = {"target": TARGET, "draft": DOMINO_SHIFT} | options
-    command = [sys.executable, "-m", module, *flags(given)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (ended.returncode, ended.stdout) == (exit_code, "")
-    assert "Traceback" not in ended.stderr
-    assert " ERROR " not in ended.stderr, "one line tells what is wrong"
-    return ended.stderr.splitlines()[-1]
+    code, log = ended(module, flags(given))
+    assert code == exit_code
+    faults = [line for line in log if "Traceback" in line or " ERROR " in line]
+    assert not faults, "one line tells what is wrong"
+    return log[-1]
 
 
 def test_a_draft_of_another_size_ends_the_process(tmp_path: Path) -> None:
@@ -57,7 +57,11 @@ def test_a_truncated_file_ends_the_process(tmp_path: Path) -> None:
 
 def test_a_folder_without_config_ends_the_process(tmp_path: Path) -> None:
     """The commonest mistake: the wrong folder."""
-    assert f"{tmp_path}: config.json is missing" in refusal("verify_service", 1, target=tmp_path)
+    command = [sys.executable, "-m", "verify_service", "--target", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    (line,) = result.stderr.splitlines()
+    assert f"{tmp_path}: config.json is missing" in line
+    assert (result.returncode, result.stdout) == (1, "")
 
 
 def test_a_port_in_use_ends_the_process() -> None:
@@ -80,7 +84,9 @@ def test_a_device_that_is_not_there_ends_the_process(module: str) -> None:
 
 def test_a_width_above_the_drafts_limit_ends_the_process() -> None:
     """Known only once the draft is read, told like any other option."""
-    assert "option width: 10 is not possible: this draft allows 1 to 9" in refusal("verify_service", 1, width=10)
+    assert "option width: 10 is not possible: this draft allows 1 to 9" in refusal(
+        "verify_service", 1, width=10
+    )
 
 
 def test_a_width_without_a_draft_ends_the_process() -> None:

@@ -122,3 +122,18 @@ def test_the_readme_leads_to_every_page() -> None:
     for page in PAGES[1:]:
         place = page.relative_to(ROOT)
         assert f"({place})" in text or "golden" in place.parts, place
+
+
+def test_tests_that_pages_name_exist() -> None:
+    """Prevents a page that vouches with a test which is gone."""
+    there = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    for page in PAGES:
+        text = page.read_text()
+        for start in re.findall(r"`(test_\w+?)_?(?:\.\.\.)?`", text):
+            assert f"def {start}" in there, (page.name, start)
+    table = re.findall(
+        r"^\|.*\| ([^|]*) \|$", (ROOT / "docs/failures.md").read_text(), re.MULTILINE
+    )
+    files = [file for cell in table for file in re.findall(r"\b[a-z]+/\w+", cell)]
+    assert len(files) > 20
+    assert not [file for file in files if not (ROOT / "tests" / f"{file}.py").is_file()]

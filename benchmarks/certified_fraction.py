@@ -2,9 +2,10 @@
 
 The embedded pair answers the first prompts of GSM8K by Domino; every corrected step of every block
 is looked at as an H200 runs it (kernels/domino_kernels/cuda/rollout.cu). Bytes of a rollout: the
-8-bit copy with scale and slack, once where it stays in shared memory and at each step where not,
-and the rows of tiles of 8 tokens that a CTA's own bounds leave to be evaluated exactly; over those
-of all rows at each step, which mode 0 reads.
+6-bit copy with scale and slack, once where it stays in shared memory and at each step where not,
+and the rows of tiles of 8 tokens that a CTA's own bounds leave to be evaluated exactly, which is
+the most there can be (bounds of other CTAs, if they come in time, leave fewer); over those of all
+rows at each step, which mode 0 reads.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from benchmarks.provenance import tree, versions
 from benchmarks.workloads import WORKLOADS
 from domino_cli.in_process import InProcess, collect
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET, resolve_model
-from domino_kernels.rollout_bounds import ERROR_WEIGHT, BoundedRows, bound_rows
+from domino_kernels.rollout_bounds import BoundedRows, bound_rows
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.config import DraftServiceConfig
 from draft_service.executor import Executor
@@ -35,7 +36,8 @@ from serving.draft_config import DraftConfig
 from serving.draft_tensors import DOMINO
 from verify_service.config import VerifyConfig
 
-TILE, S_STEPS, GOAL = 8, 16192.0, 0.30  # the first two as rollout.cu has them
+TILE, LEVELS, S_STEPS, ERROR_WEIGHT = 8, 31, 127.0, 33.0  # as rollout.cu has them
+BLOCK, BITS, GOAL = 128, 6, 0.30
 CTAS, SHARED_BYTES, FIXED_BYTES = 132, 232448, 40000  # an H200's; beside the copy, at most
 
 
@@ -49,7 +51,10 @@ class Recorder:
         self._sampler, self._hidden = sampler, config.hidden_size
         self._w1 = checkpoint.tensor(DOMINO[2], w1_shape, torch.float32)
         self.w2 = checkpoint.tensor(DOMINO[3], (config.vocab_size, head.emb_dim), torch.float32)
-        self.rows = bound_rows(self.w2, tile=TILE, width=-(-head.emb_dim // 64) * 64)
+        width = -(-head.emb_dim // BLOCK) * BLOCK
+        self.rows = bound_rows(
+            self.w2, tile=TILE, width=width, levels=LEVELS, error_weight=ERROR_WEIGHT
+        )
         self.tiles: list[int] = []
         self.steps: list[int] = []
 
@@ -70,7 +75,8 @@ class Recorder:
     def fraction(self, *, resident: bool) -> float:
         """Bytes read over mode 0's, in bfloat16; resident: what fits stays in shared memory."""
         vocab, width = self.w2.shape
-        record, tiles = TILE * (self.rows.q.shape[1] + 8), len(self.rows.scale) // TILE
+        record = TILE * (self.rows.q.shape[1] * BITS // 8 + 8)
+        tiles = len(self.rows.scale) // TILE
         near = min(tiles, CTAS * ((SHARED_BYTES - FIXED_BYTES) // record)) if resident else 0
         steps = sum(self.steps)
         copy = record * (near * len(self.steps) + (tiles - near) * steps)

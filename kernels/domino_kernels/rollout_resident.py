@@ -137,7 +137,7 @@ class ResidentRollout:
         """Shared memory beside the copy of a CTA's tiles, as rollout.cu lays it out."""
         bottlenecks = 8 * octets * (self._width + 64 + 2 * self._weights.bottleneck_dim + 64)
         sums = min(octets, 2) * WARPS * 8 * 40 * 4
-        each_request = 4 * 24 + 4 * 8 + 4 * tiles + 5 * 4 + 8 * WARPS
+        each_request = 4 * 24 + 4 * 8 + 4 * tiles + 6 * 4 + 8 * WARPS
         return max(bottlenecks, sums) + 8 * octets * each_request + 4 * tiles + 1024
 
 

@@ -28,7 +28,7 @@
 #define PASS (OCTETS < 2 ? OCTETS : 2)    // octets scanned at once
 #define CHUNKS ((G / 32 + WARPS - 1) / WARPS)  // of a state, by a warp
 #define NEAR (PASS == 1 ? 4 : 2)          // pairs whose base logits are on their way
-#define LIKELY 2                          // requests whose own best tokens' gates are asked for
+#define LIKELY 8                          // requests whose likely tokens' gates are asked for
 #define TOGETHER (FULL ? 2 : 1)           // tiles evaluated at once
 #define EACH ((REQUESTS + WARPS - 1) / WARPS)  // requests of a warp, at most
 #define EMPTY -1
@@ -62,8 +62,8 @@ struct Params {
 struct Shared {
   u8 *copy, *bytes, *state;
   float *sums, *gates, *hidden, *upper, *reach, *step, *bound;
-  s64 *best, *likely, *slots;  // best keys [REQUESTS, WARPS]; slots: this rank's keys
-  int *lower, *token, *count, *left;  // left: `count` tiles to evaluate
+  s64 *best, *slots;  // best keys [REQUESTS, WARPS]; slots: this rank's keys
+  int *lower, *likely, *token, *count, *left;  // left: `count` tiles to evaluate
   s64 turn;
   int row;  // tiles of a CTA, at most: of `upper` [REQUESTS, row]
 };
@@ -630,9 +630,9 @@ FUNCTION void first_token(const Params &p, const Shared &m, int first_tile, int 
   }
 }
 
-// The own best keys of all warps, to all ranks. Of few requests the gates of the own best tokens are
-// asked for too: one of all CTAs' is the token, and its row of the table is far.
-FUNCTION void publish(const Params &p, const Shared &m, int j) {
+// The own best keys of all warps, to all ranks. The gates of those whose tiles the bounds leave are
+// asked for: one of them is the token, and its row of the table is far.
+FUNCTION void publish(const Params &p, const Shared &m, int j, int first_tile) {
   sync();
   for (int r = again(THREAD); r < p.batch; r += THREADS) {
     const s64 at = ((s64)j * p.batch + r) * PARTS + p.rank * CTAS + CTA;
@@ -641,14 +641,16 @@ FUNCTION void publish(const Params &p, const Shared &m, int j) {
     for (int warp = 0; warp < WARPS; warp++) best = larger(m.best[r * WARPS + warp], best);
 #pragma unroll
     for (int rank = 0; rank < RANKS; rank++) poke(p.keys[rank] + m.turn + at, best);
-    if (p.batch <= LIKELY) m.likely[r] = best;
+    const int token = key_token(best), tile = (token - p.first) / TILE - first_tile;
+    const bool left = best != NONE && !FULL && !(m.upper[r * m.row + tile] < m.bound[r]);
+    m.likely[r] = left ? token : -1;
   }
-  const int lines = (3 * G * 4 + 127) / 128;
-  if (p.batch > LIKELY) return;
+  if (FULL || p.batch > LIKELY) return;
   sync();
+  const int lines = (3 * G * 4 + 127) / 128;
   for (int i = again(THREAD); i < lines * p.batch; i += THREADS) {
-    const s64 key = m.likely[i / lines];
-    if (key != NONE) prefetch(p.table + (s64)key_token(key) * (3 * G) + i % lines * 32);
+    const int token = m.likely[i / lines];
+    if (token >= 0) prefetch(p.table + (s64)token * (3 * G) + i % lines * 32);
   }
 }
 
@@ -667,8 +669,8 @@ FUNCTION Shared layout(const Params &p, int tiles) {
   TAKE(step, float, REQUESTS * 4);
   TAKE(bound, float, REQUESTS * 4);
   TAKE(best, s64, REQUESTS * WARPS * 8);
-  TAKE(likely, s64, LIKELY * 8);
   TAKE(lower, int, REQUESTS * 4);
+  TAKE(likely, int, REQUESTS * 4);
   TAKE(token, int, REQUESTS * 4);
   TAKE(count, int, 4);
   m.row = tiles;  // what comes before lies at places known when compiled
@@ -693,7 +695,7 @@ FUNCTION void begin(const Params &p, const Shared &m, int first_tile, int own) {
   for (int i = THREAD; i < REQUESTS * WARPS; i += THREADS) m.best[i] = NONE;
   for (int r = THREAD; r < REQUESTS; r += THREADS) {
     m.lower[r] = LOWEST;
-    m.reach[r] = 0.0f, m.step[r] = 1.0f;
+    m.reach[r] = 0.0f, m.step[r] = 1.0f, m.bound[r] = INFINITY_;
   }
   sync();
 }
@@ -716,7 +718,7 @@ KERNEL void LIMITS(THREADS) rollout(Params p) {
   choose(p, m, 0);
   advance(p, m, 0);
   first_token(p, m, first_tile, own);
-  publish(p, m, 0);
+  publish(p, m, 0, first_tile);
   if (p.n > 1) project(p, m, 0);
   copies_done();
   for (int j = 1; j < p.n; j++) {
@@ -730,7 +732,7 @@ KERNEL void LIMITS(THREADS) rollout(Params p) {
     if (!FULL) scan(p, m, j, first_tile, own, ahead);
     if (!FULL) choose_tiles(p, m, own);
     evaluate(p, m, j, first_tile, own);
-    publish(p, m, j);
+    publish(p, m, j, first_tile);
   }
   if (CTA == 0) choose(p, m, p.n);
 }

@@ -20,7 +20,8 @@ class AnswerBar:
         self._bar = Bar(total, logged=True)
         self._before, self._wanted = total - len(wanted), len(wanted)
         self._ended, self._tokens, self._longest = 0, 0, new_tokens
-        self._began = time.monotonic()
+        self._all = 0  # tokens, those of answers to come too
+        self._first: tuple[float, int] | None = None  # time and tokens: loading is no speed
 
     def add(self, found: "Answered | Failed") -> None:
         """One more is done."""
@@ -32,9 +33,14 @@ class AnswerBar:
 
     def tick(self, tokens: int) -> None:
         """Draws; tokens: of all answers so far, those that have not ended too."""
+        now, self._all = time.monotonic(), max(self._all, tokens)
+        if self._first is None:
+            self._first = now, self._all
+            return
+        began, before = self._first
         mean = self._tokens / self._ended if self._ended else self._longest
-        speed = tokens / (time.monotonic() - self._began)
-        left = max(0.0, self._wanted * mean - tokens) / speed if speed else 0.0
+        speed = (self._all - before) / (now - began) if now > began else 0.0
+        left = max(0.0, self._wanted * mean - self._all) / speed if speed else 0.0
         self._bar.draw(self._before + self._ended, left, f"{speed:.0f} tokens/s")
 
     def clear(self) -> None:

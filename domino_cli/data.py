@@ -141,9 +141,15 @@ def regenerate(args: argparse.Namespace) -> int:
                 journal.add(Failed(place, faults.get(place, reason)))
         wanted = sorted(set(range(len(prompts))) - journal.done)
         bar = AnswerBar(len(prompts), wanted, args.new_tokens)
-        for found in answers(args, folder, prompts, wanted, bar.tick):
-            journal.add(found)
-            bar.add(found)
+        try:
+            for found in answers(args, folder, prompts, wanted, bar.tick):
+                journal.add(found)
+                bar.add(found)
+        except KeyboardInterrupt:
+            say(
+                f"stopped: {len(journal.done)} of {len(prompts)} are done; the same command goes on"
+            )
+            raise
         bar.clear()
         kept = [
             a

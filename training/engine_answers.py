@@ -7,6 +7,7 @@ advances thousands of rows as one graph. Next: training.answer_journal.
 import queue
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def engine_answers(
         kv_tokens=rows * -(-longest // PAGE) * PAGE,
     )
     compute = ComputeThread("answers-engine")
-    loaded = compute.run(lambda: verify_service.load.load(config))
+    loaded = _loaded(compute, config)
     stops = frozenset(loaded.info.eos_token_ids)
     loaded.engine.start(compute=compute)
     events: Events = queue.SimpleQueue()
@@ -77,6 +78,15 @@ def engine_answers(
                 yield _ended(place, event, running.pop(place))
     finally:
         loaded.engine.stop()
+
+
+def _loaded(compute: ComputeThread, config: VerifyConfig) -> verify_service.load.Loaded:
+    loading = compute.start(lambda: verify_service.load.load(config))
+    try:
+        return loading.result()
+    except KeyboardInterrupt:
+        wait([loading])  # an interpreter that ends while a thread is in native code aborts
+        raise
 
 
 def _submit(

@@ -2,7 +2,9 @@
 
 import pytest
 
+from domino_cli.answer_bar import AnswerBar
 from domino_cli.progress import Bar
+from training.regenerate import Answered
 
 DAY_S = 86_400
 
@@ -41,3 +43,20 @@ def test_a_bar_leaves_logs_alone(clock: list[float], capsys: pytest.CaptureFixtu
     """Whose caller prints lines of its own must not get them twice."""
     Bar(10).draw(5, 1.0)
     assert capsys.readouterr().err == ""
+
+
+def test_loading_is_no_speed_of_answers(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One token behind 14 s of loading was told as hours left for a minute's work."""
+    bar = AnswerBar(4, range(4), new_tokens=100)
+    for second, tokens in ((14.0, 1), (15.0, 11), (50.0, 361)):
+        clock[0] = second
+        bar.tick(tokens)
+    clock[0] = 81.0
+    bar.add(Answered(prompt=0, tokens=[5] * 100, ended=True))  # of 361 tokens in all
+    assert capsys.readouterr().err.splitlines() == [
+        "0/4, 0:00:39 left 10 tokens/s",
+        "0/4, 0:00:04 left 10 tokens/s",
+        "1/4, 0:00:07 left 5 tokens/s",
+    ]

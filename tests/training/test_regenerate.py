@@ -1,6 +1,8 @@
 """`data regenerate`: the engine's answers, side files, and a killed process that goes on."""
 
 import json
+import signal
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -125,3 +127,19 @@ def test_two_processes_do_not_answer_into_one_folder(
     with claimed(tmp_path / "out", ANSWERS):
         assert main(command) == 2
     assert "another process writes to" in capsys.readouterr().err
+
+
+def test_an_interrupt_waits_for_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter ended beside a thread in native code: an abort instead of exit code 130."""
+    main_thread, ended = threading.main_thread().ident, threading.Event()
+    assert main_thread is not None
+
+    def load(config: object) -> None:
+        signal.pthread_kill(main_thread, signal.SIGINT)
+        ended.wait(0.2)  # nobody sets it: longer than the interrupt takes
+        ended.set()
+
+    monkeypatch.setattr("verify_service.load.load", load)
+    with pytest.raises(KeyboardInterrupt):
+        next(answers(PROMPTS, range(1), new=NEW))
+    assert ended.is_set()

@@ -53,8 +53,10 @@ def first_tokens(
     sound = _rows(normed, [end - 1 for end in ends]).isfinite().all(-1)
     asked = [row for item, end in zip(work, ends, strict=True)
              for row in range(end - item.choices, end)]  # fmt: skip
-    logits = target.logits(_rows(normed, asked)) if asked else normed.new_empty(0, 1)
-    if asked and not all(map(chosen_in_graph, work)):
+    if not asked:
+        return FirstTokens(answer=partial(_read, Readback(sound.int()), work), verified=None)
+    logits = target.logits(_rows(normed, asked))
+    if any(not chosen_in_graph(item) or item.choices > 1 for item in work):
         return FirstTokens(
             answer=partial(_choose, logits, work, sound, target.vocabulary), verified=None
         )
@@ -66,7 +68,7 @@ def first_tokens(
     out = after(target.vocabulary, logits, where[0], [w.sequence.request.sampling for w in ending])
     told = Readback(torch.cat((sound.int(), out.flatten())))
     verified = None
-    if table is not None and ending:
+    if table is not None:
         verified = Verified(out=out, positions=where[0], slots=where[1], rows=table)
     return FirstTokens(answer=partial(_read, told, work), verified=verified)
 
@@ -75,8 +77,6 @@ def after(
     vocabulary: Vocabulary, logits: Tensor, positions: Tensor, sampling: Seq[SamplingParams | None]
 ) -> Tensor:
     """logits [n, own] at positions [n] -> [n, 3] int32: 0 or -1 (no numbers), the token twice."""
-    if not sampling:
-        return positions.new_empty(0, 3)
     knobs = sent(knobs_of(sampling), positions.device) if any(sampling) else None
     ids, counts = _aligned([[0] * len(sampling), [1] * len(sampling)], positions.device)
     return accepted(vocabulary, logits, ids[:, None], counts, positions, knobs)

@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         draft=resolve_model(args.draft),
         device="cpu",
         threads=args.threads,
+        data_plane=args.data_plane,
         show_logs=False,
     )
     measured = [measure(config, plan, prompts) for plan in chosen]

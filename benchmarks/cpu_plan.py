@@ -10,6 +10,7 @@ from benchmarks.sample import Prompt
 from benchmarks.workloads import load
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET
 from domino_cli.stack_arguments import positive
+from domino_cli.stack_config import IN_PROCESS
 
 WORKLOADS = ("gsm8k", "humaneval", "mt-bench")
 DTYPES = ("float32", "bfloat16")
@@ -70,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=DTYPES, help="this one only (default: both)")
     parser.add_argument("--threads", type=positive, metavar="N", help="of every arm's model")
+    parser.add_argument(
+        "--data-plane",
+        choices=(IN_PROCESS, "auto"),
+        default=IN_PROCESS,
+        help="auto: verify and draft are two processes (default: %(default)s, both in one)",
+    )
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help="%(default)s")
     parser.add_argument("--draft", default=DEFAULT_DRAFT, metavar="MODEL", help="%(default)s")
     parser.add_argument("--json", type=new_file, metavar="FILE", help="where all measurements go")

@@ -38,6 +38,12 @@ class DraftServiceConfig(ServiceOptions):
         "takes them in messages only; shm and cuda-ipc take one kind of memory of this host",
     )
     threads: int = field(0, help="CPU threads; 0 leaves torch's default, and is 1 beside a GPU")
+    int8: bool = field(
+        True,
+        help="on a CPU with AVX-512 VNNI, in float32: the draft's weights and the products of its "
+        "rows in 8 bits, which makes a draft more than twice as fast and accepts some 2% less; "
+        "answers are the target's own either way",
+    )
     domino_candidates: str = field(
         "0",
         help="tokens the Domino correction scores a step: 0 is the exact full vocabulary, K the K "

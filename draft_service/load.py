@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from domino_kernels.linear import int8_weights
 from domino_kernels.native.pool import use_threads
 from domino_kernels.rollout_shard import VocabShard
 from domino_serve.v1 import draft_pb2, verify_pb2
@@ -107,16 +108,18 @@ def read_weights(
     tables = None if own or loaded is None else loaded.tables
     rows = draft.draft_vocab_size if draft.own_head else target_config.vocab_size
     shard = _shard(rows, draft, config, ranks)
-    tables = tables or read_tables(
-        draft, checkpoint, target_config, target, dtype=dtype, device=device, shard=shard
-    )
+    with int8_weights(config.int8):
+        tables = tables or read_tables(
+            draft, checkpoint, target_config, target, dtype=dtype, device=device, shard=shard
+        )
+        network = _network(config, draft, checkpoint, tables, shard)
     hidden, taps = draft.hidden_size, len(draft.target_layer_ids)
     block = self_test_block(target, target_config, taps)
     return Weights(
         checkpoint=checkpoint,
         draft=draft,
         tables=tables,
-        network=_network(config, draft, checkpoint, tables, shard),
+        network=network,
         self_test=reference_rows(draft, checkpoint, block),
         fc=checkpoint.tensor("fc.weight", (hidden, taps * hidden), dtype),
         norm=checkpoint.tensor("hidden_norm.weight", (hidden,), dtype),

@@ -114,7 +114,7 @@ def _engines(fixture: Fixture) -> Iterator[InProcess]:
             )
         )
         drafter = draft_service.load.load(
-            DraftServiceConfig(target=target, draft=draft, page_size=8, kv_tokens=256)
+            DraftServiceConfig(target=target, draft=draft, page_size=8, kv_tokens=256, int8=False)
         )
         with InProcess(verify, drafter) as engines:
             yield engines

@@ -6,9 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import domino_kernels.linear
-from domino_kernels.linear import Linear
+from domino_kernels.linear import Linear, int8_weights
+from domino_kernels.native.library import has_int8
+from domino_kernels.native.linear import FULL, INT8, NativeLinear
 
 SHAPES = [(576, 960), (1536, 576), (2880, 576), (48, 131), (7, 5), (128, 2000)]
 
@@ -49,3 +52,35 @@ def test_a_row_has_the_same_bits_in_every_batch(
     index = min(int(place * rows), rows - 1)
     batch[index] = row[0]
     assert torch.equal(layer(batch)[index], layer(row)[0])
+
+
+@pytest.mark.skipif(not has_int8(), reason="needs AVX-512 VNNI")
+@pytest.mark.parametrize(("inner", "outer"), SHAPES)
+@pytest.mark.parametrize("rows", [1, 2, 7, 12, 13, 24, 25, 60])
+def test_8_bit_products_are_those_of_the_rounded_numbers(inner: int, outer: int, rows: int) -> None:
+    """A byte in the wrong place, or a sum that wraps, gives a draft that is never accepted.
+
+    Rounded by hand, and multiplied in double; one row and one output are zero.
+    """
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(rows, inner), torch.randn(outer, inner), torch.randn(outer)
+    x[-1], weight[0] = 0, 0
+
+    def rounded(values: Tensor) -> Tensor:
+        scale = (values.abs().amax(1, keepdim=True) / 127).clamp(min=1e-30)
+        return (values / scale).round().double() * scale.double()
+
+    onto = torch.randn(rows, outer)
+    expected = rounded(x) @ rounded(weight).T + bias.double() + onto.double()
+    found = NativeLinear(weight, bias, int8=True)(x, onto.clone())
+    torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.skipif(not has_int8(), reason="needs AVX-512 VNNI")
+def test_layers_have_8_bits_only_where_that_is_asked_for() -> None:
+    """A target in 8 bits would give other answers."""
+    with int8_weights(True):
+        draft = Linear(torch.randn(32, 16)).native
+    target = Linear(torch.randn(32, 16)).native
+    if draft and target:  # neither is native where there is no compiler
+        assert (draft.struct.kind, target.struct.kind) == (INT8, FULL)

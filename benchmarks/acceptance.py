@@ -24,6 +24,7 @@ from domino_cli.progress import say
 from domino_cli.stack import Stack
 from domino_cli.stack_arguments import add_stack_arguments, positive, stack_config
 from domino_client import Client, ModelInfo
+from serving.options import Parser
 
 ALL = "all"
 SHOWN_POSITIONS = 9
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="domino-serve bench acceptance", description=__doc__)
+    found = Parser(prog="domino-serve bench acceptance", description=__doc__)
     found.add_argument("--workload", nargs="+", choices=(*WORKLOADS, ALL), default=["gsm8k"])
     found.add_argument("--prompts", type=positive, default=16, metavar="N", help="%(default)s")
     found.add_argument("--max-tokens", type=positive, default=256, metavar="N", help="%(default)s")

@@ -25,6 +25,7 @@ from domino_cli.progress import say
 from domino_cli.stack_arguments import positive
 from loadtest.arguments import rate
 from loadtest.percentiles import percentile
+from serving.options import Parser
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="domino-serve bench router", description=__doc__)
+    found = Parser(prog="domino-serve bench router", description=__doc__)
     found.add_argument("--streams", type=positive, default=1000, metavar="N", help="%(default)s")
     found.add_argument("--chunks", type=positive, default=12, metavar="N", help="%(default)s each")
     found.add_argument("--waves", type=positive, default=3, metavar="N", help="%(default)s")

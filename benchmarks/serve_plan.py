@@ -12,6 +12,7 @@ from domino_cli.stack_arguments import add_stack_arguments, positive
 from loadtest.arguments import add_prompt_arguments, counts, folder, names, rate
 from loadtest.plan import Plan
 from loadtest.prompts import LoadPrompt
+from serving.options import Parser
 
 TABLES_ARMS = "ar,dflash@8,dflash@16,domino@8,domino@16"
 # What a preset changes; flags given beside it win.
@@ -101,7 +102,7 @@ class ServePlan:
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
+    found = Parser(
         prog="domino-serve bench serve",
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -108,12 +108,14 @@ def mark_missing(
     plan: ServePlan, arm: Arm, repeat: int, cells: list[Cell], reason: str, keep: Keep
 ) -> None:
     """A cell without figures wherever the arm did not get to."""
+    first, *log = reason.splitlines()
+    why = " ".join([first, *(line.strip() for line in log[-1:])])
     there = {(c.load, c.workload) for c in cells if (c.arm, c.repeat) == (arm.name, repeat)}
     for load in plan.loads:
         for workload in plan.prompts:
             if (load.label, workload) not in there:
                 place = new_cell(arm, load, workload, repeat)
-                keep(replace(place, incomplete=reason.splitlines()[0]))
+                keep(replace(place, incomplete=why))
 
 
 def progress(cell: Cell) -> str:

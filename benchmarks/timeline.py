@@ -4,7 +4,6 @@ FILE is what `python -m verify_service --timeline FILE` wrote when it ended; --t
 for Perfetto or chrome://tracing of the last steps.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from benchmarks.timeline_trace import trace
 from domino_cli.errors import UsageError
 from domino_cli.progress import say
 from loadtest.percentiles import percentile
+from serving.options import Parser
 
 # Parts of a step in the order they happen, each from a step's fields.
 PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -37,7 +37,7 @@ Step = Mapping[str, int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="domino-serve bench timeline", description=__doc__)
+    parser = Parser(prog="domino-serve bench timeline", description=__doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="written by the verify service")
     parser.add_argument("--trace", type=new_file, metavar="OUT.json", help="Chrome trace")
     args = parser.parse_args(argv)

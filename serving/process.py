@@ -65,7 +65,7 @@ def check_port(host: str, port: int) -> None:
     except OSError as error:
         place = f"{_in_address(host)}:{port}"
         raise StartError(
-            f"cannot listen on {place}: {error}; choose another --port (0 takes a free one)"
+            f"cannot listen on {place}: {error}; choose another --port (0: a free one) or --host"
         ) from error
 
 

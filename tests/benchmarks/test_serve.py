@@ -1,13 +1,13 @@
 """`bench serve`: its tables against the published ones, its marks, and a short real run."""
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from benchmarks.serve_published import MACRO, WORKLOADS, published_length
 from benchmarks.serve_run import arm_config, run_all, servers
 from benchmarks.serve_table import tables
 from domino_cli.errors import UsageError
-from domino_cli.stack import StackConfig
+from domino_cli.stack import Stack, StackConfig
 from loadtest.plan import Plan
 from loadtest.prompts import LoadPrompt
 from loadtest.record import Record
@@ -273,12 +273,21 @@ def test_a_short_real_run_writes_everything(
 
 
 def test_a_server_that_dies_mid_run_leaves_marked_cells(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prevents an hour's figures from going with a crash, and a short cell from looking whole."""
     target, draft = tiny_pair(tmp_path)
     out = tmp_path / "out"
-    killer = threading.Thread(target=kill_verify, args=(out / "ar-C2-random-r0.jsonl",))
+    stacks: list[Stack] = []
+    enter = Stack.__enter__
+
+    def entered(stack: Stack) -> Stack:
+        stacks.append(stack)
+        return enter(stack)
+
+    monkeypatch.setattr(Stack, "__enter__", entered)
+    records = out / "ar-C2-random-r0.jsonl"
+    killer = threading.Thread(target=kill_verify, args=(records, stacks), daemon=True)
     killer.start()
     code = main(
         [
@@ -299,15 +308,11 @@ def test_a_server_that_dies_mid_run_leaves_marked_cells(
     assert "PARTIAL: ar C1" in (out / "report.html").read_text()
 
 
-def kill_verify(records: Path) -> None:
-    """Ends this process' own verify service once the file has records."""
+def kill_verify(records: Path, stacks: Sequence[Stack]) -> None:
+    """Ends the last stack's verify service once the file has records."""
     while not records.exists() or records.read_text().count("\n") < 2:
         time.sleep(0.01)
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"verify_service" in (folder / "cmdline").read_bytes():
-                os.kill(int(folder.name), signal.SIGKILL)
+    os.kill(stacks[-1].pids()["verify"], signal.SIGKILL)
 
 
 def test_a_high_load_gets_as_many_draft_seats(tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ def test_help_explains_every_command_without_torch() -> None:
         (["generate", "x", "--address", "localhost"], "'localhost' is neither HOST:PORT"),
         (["generate", "x", "--address", "http://a:1"], "'http://a:1' is neither HOST:PORT"),
         (["bench"], "cpu | acceptance | serve"),
+        (["bench", "serve", "--arms", "fast"], "arm 'fast' is unknown"),
+        (["bench", "router", "--waves", "0"], "'0' is not an integer of at least 1"),
         (
             ["generate", "x", "--address", "a:1", "--use-generation-config"],
             "--use-generation-config is for services",

@@ -286,6 +286,9 @@ def test_a_server_that_dies_mid_run_leaves_marked_cells(
         return enter(stack)
 
     monkeypatch.setattr(Stack, "__enter__", entered)
+    flags = StackConfig.router_flags
+    soon = ["--failover-s", "1"]  # how long a stream waits for the dead one
+    monkeypatch.setattr(StackConfig, "router_flags", lambda *args: [*flags(*args), *soon])
     records = out / "ar-C2-random-r0.jsonl"
     killer = threading.Thread(target=kill_verify, args=(records, stacks), daemon=True)
     killer.start()

@@ -62,13 +62,14 @@ def test_a_trace_is_what_perfetto_reads() -> None:
     assert draft["rollout"]["ts"] + draft["rollout"]["dur"] == pytest.approx(66000 - 2000)
 
 
-def test_a_million_steps_stay_bounded(tmp_path: Path) -> None:
+def test_many_steps_stay_bounded(tmp_path: Path) -> None:
     """Prevents a service that grows until it is killed, and traces that no viewer opens."""
     timeline = Timeline()
-    for _ in range(1_000_000):
+    many = 3 * KEPT_STEPS
+    for _ in range(many):
         timeline.add(STEP)
-    assert timeline.count == 1_000_000
-    assert timeline.sums["verify_ns"] == 1_000_000 * STEP.verify_ns
+    assert timeline.count == many
+    assert timeline.sums["verify_ns"] == many * STEP.verify_ns
     assert len(timeline.steps) == KEPT_STEPS
     file, out = tmp_path / "t.json", tmp_path / "trace.json"
     timeline.write(file)

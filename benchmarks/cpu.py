@@ -23,6 +23,7 @@ from benchmarks.rounds import best_widths, expected_s, minutes, run_rounds, swee
 from domino_cli.models import resolve_model
 from domino_cli.progress import say
 from domino_cli.stack import Stack, StackConfig
+from domino_cli.stack_config import CONFIDENCE_THRESHOLD
 from domino_client import Client
 
 WARM_UP_TOKENS = 4
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         device="cpu",
         threads=args.threads,
         data_plane=args.data_plane,
+        confidence_threshold=CONFIDENCE_THRESHOLD,
         show_logs=False,
     )
     measured = [measure(config, plan, prompts) for plan in chosen]

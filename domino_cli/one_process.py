@@ -29,6 +29,7 @@ class OneProcessConfig(VerifyConfig):
     domino_candidates: str = field("0", help="as of the draft service")
     draft_window: int = field(0, help="as of the draft service")
     int8: bool = field(True, help="as of the draft service")
+    confidence_threshold: float = field(0.0, help="as of the draft service")
     max_sessions: int = field(64, help="as of the draft service")
     draft_kv_tokens: int = field(32768, help="positions of draft KV cache")
     max_rows: int = field(4096, help="as of the draft service")

@@ -5,7 +5,7 @@ import argparse
 from domino_cli.errors import UsageError
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET, resolve_model
 from domino_cli.progress import say
-from domino_cli.stack_config import IN_PROCESS, StackConfig, flag
+from domino_cli.stack_config import CONFIDENCE_THRESHOLD, IN_PROCESS, StackConfig, flag
 from serving.contract import ModeName
 
 MODES: tuple[ModeName, ...] = ("ar", "dflash", "domino", "dspark")
@@ -34,6 +34,7 @@ NEED_DRAFT = (
     "width",
     "width_policy",
     "domino_candidates",
+    "confidence_threshold",
 )
 DTYPES = {
     "float32": "float32",
@@ -121,6 +122,14 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes that hold the draft's head together, each on a GPU of its own (default: 1)",
     )
     group.add_argument(
+        "--confidence-threshold",
+        type=float,
+        metavar="P",
+        help="on a CPU: a Domino block ends before the proposal whose probability, times those of "
+        f"all before it, is below P by the draft's own word (default: {CONFIDENCE_THRESHOLD}; 0 "
+        "keeps whole blocks)",
+    )
+    group.add_argument(
         "--deterministic",
         action="store_true",
         default=None,
@@ -197,6 +206,7 @@ def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:
         threads=args.threads,
         max_sequences=args.max_sequences,
         domino_candidates=args.domino_candidates,
+        confidence_threshold=_threshold(args, draft),
         use_generation_config=args.use_generation_config,
         deterministic=args.deterministic,
         tp=args.tp or 1,
@@ -213,6 +223,14 @@ def _plane_of_devices(args: argparse.Namespace, draft: str | None) -> str | None
         return None
     say(f"one GPU for both models: one process for both ({flag('data_plane')} auto for two)")
     return IN_PROCESS
+
+
+def _threshold(args: argparse.Namespace, draft: str | None) -> float | None:
+    """Of a draft on a CPU, where no flag says it."""
+    device = args.draft_device or args.device or "cpu"
+    default = CONFIDENCE_THRESHOLD if draft and device == "cpu" else None
+    found: float | None = args.confidence_threshold
+    return default if found is None else found
 
 
 def _refuse_drafting(args: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+CONFIDENCE_THRESHOLD = 0.08  # of drafts on a CPU; benchmarks/cpu_model_2026-11-30.md
 IN_PROCESS = "in-process"  # verify and draft in one process; other planes are the services' own
 
 
@@ -34,6 +35,7 @@ class StackConfig:
     threads: int | None = None
     max_sequences: int | None = None
     domino_candidates: int | str | None = None
+    confidence_threshold: float | None = None
     kv_tokens: int | None = None
     timeline: Path | None = None
     synthetic_acceptance: str | None = None
@@ -102,7 +104,13 @@ class StackConfig:
         """The draft's alone."""
         # Every running request may want a seat; the service's own default is 64.
         seats = self.max_sequences if (self.max_sequences or 0) > 64 else None
-        return flags({"domino_candidates": self.domino_candidates, "max_sessions": seats})
+        return flags(
+            {
+                "domino_candidates": self.domino_candidates,
+                "confidence_threshold": self.confidence_threshold,
+                "max_sessions": seats,
+            }
+        )
 
     def router_flags(self, addresses: dict[str, str]) -> list[str]:
         """Flags of the router, given the other services' addresses by name."""

@@ -49,6 +49,12 @@ class DraftServiceConfig(ServiceOptions):
         help="tokens the Domino correction scores a step: 0 is the exact full vocabulary, K the K "
         "best by base logits, certified gives the same proposals as 0 from fewer bytes on a GPU",
     )
+    confidence_threshold: float = field(
+        0.0,
+        help="on a CPU, of Domino: a block ends before the proposal whose probability, times those "
+        "of all before it, is below this by the draft's own word, since each position verified "
+        "costs; 0 keeps whole blocks (`domino-serve` starts drafts on a CPU with 0.08)",
+    )
     draft_window: int = field(
         0, help="committed positions that the draft attends to at most; 0 is all of them"
     )
@@ -91,6 +97,9 @@ class DraftServiceConfig(ServiceOptions):
         if self.domino_candidates != CERTIFIED and not self.domino_candidates.isdecimal():
             remedy = f"must be an integer of at least 0 or {CERTIFIED}"
             raise OptionError("domino_candidates", self.domino_candidates, remedy)
+        if not 0 <= self.confidence_threshold < 1:
+            value = self.confidence_threshold
+            raise OptionError("confidence_threshold", value, "must be at least 0 and less than 1")
         check_seconds(self, "ticket_ttl_s", "step_timeout_s", "grace_s")
         if self.spin_s is not None:
             check_seconds(self, "spin_s", or_zero=True)

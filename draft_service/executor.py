@@ -149,7 +149,8 @@ class Executor:
     def run(
         self, parts: Sequence[Part], rows: Tensor | None, timings: draft_pb2.DraftTimings
     ) -> list[list[int]]:
-        """rows [n, hidden] -> each part's proposals: at least as many as it asks for, or none."""
+        """rows [n, hidden] -> each part's proposals: at least as many as it asks for or, of a block
+        that ended early, fewer."""
         began = time.monotonic_ns()
         self.num_eager += len(parts)
         appending = [part for part in parts if part.num_rows]
@@ -191,7 +192,7 @@ class Executor:
         count = max(p.draft_tokens for p in asking)
         ids: list[list[int]] = sampler.propose(hidden[:, first : first + count], current).tolist()
         timings.rollout_ns += time.monotonic_ns() - rolled
-        return ids
+        return [[i for i in block if i >= 0] for block in ids]
 
     def _batch(self, spans: list[Span]) -> Batch:
         return Batch(spans, self._kv.page_size, self._model.device)

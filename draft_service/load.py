@@ -160,7 +160,8 @@ def _network(
         return read_gpu_network(config, draft, checkpoint, tables, positions, shard)
     model = DraftModel(draft, checkpoint, tables.embedding, max_positions=positions, dtype=dtype)
     candidates = 0 if config.candidates == "certified" else config.candidates
-    return CpuNetwork(model, make_samplers(draft, checkpoint, tables, candidates, shard))
+    options = tables, candidates, shard, config.confidence_threshold
+    return CpuNetwork(model, make_samplers(draft, checkpoint, *options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,8 @@ class DominoSampler:
     on, only the K tokens whose best base logit over those steps is highest (one pool a block; the
     first token is always chosen from the full vocabulary). `shard`: the tokens that this rank
     scores, all ranks follow the best of all; a pool is made of all ranks' base logits.
+    `threshold`: where the C kernels do it, a block ends before the proposal whose probability times
+    those of all before it is below this; 0 keeps whole blocks.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class DominoSampler:
         *,
         candidates: int = 0,
         shard: VocabShard | None = None,
+        threshold: float = 0.0,
     ) -> None:
         head = config.domino
         assert head is not None, "the checkpoint has no Domino head"
@@ -71,6 +74,7 @@ class DominoSampler:
             return checkpoint.tensor(name, shape, dtype).to(embedding.device)
 
         self._lm_head, self._embedding, self._width = lm_head, embedding, width
+        self._threshold = threshold
         self._candidates = candidates if 0 < candidates < vocab else 0
         self._gru_in = Linear(read("prefix_gru.weight_ih_l0", (3 * width, hidden)))
         self._gru_state = Linear(read("prefix_gru.weight_hh_l0", (3 * width, width)))
@@ -87,16 +91,19 @@ class DominoSampler:
     def propose(
         self, hidden: Tensor, current: Tensor, observe: Observer = lambda scores, state: None
     ) -> Tensor:
-        """hidden [batch, n, hidden] (row j predicts d_{j+1}), current [batch] -> ids [batch, n].
+        """hidden [batch, n, hidden] (row j predicts d_{j+1}), current [batch] -> ids [batch, n], -1
+        behind the end of a block.
 
         `observe` sees each corrected step's scores [batch, vocab] (or [batch, K]) and GRU state.
         """
         z = hidden.transpose(0, 1)
         if self._native:
-            tokens, all_scores, states = self._native.run(z, current)
+            rolled = self._native.run(z, current, self._threshold)
             for step in range(1, len(z)):
-                observe(all_scores[step], states[step])
-            return tokens.clamp_(min=0).T
+                observe(rolled.scores[step], rolled.states[step])
+            tokens = rolled.tokens.clamp_(min=0)
+            tokens[1:][rolled.chances[1:] < self._threshold] = -1
+            return tokens.T
         base, shard = self._lm_head(z).float(), self._shard
         if shard and self._candidates:
             base, shard = shard.whole(base), None
@@ -200,8 +207,12 @@ def make_samplers(
     tables: Tables,
     candidates: int,
     shard: VocabShard | None = None,
+    threshold: float = 0.0,
 ) -> Samplers:
-    """The samplers this checkpoint can run; shard: this rank's rows of the head."""
+    """The samplers this checkpoint can run; shard: this rank's rows of the head.
+
+    threshold: DominoSampler's.
+    """
     embedding, lm_head = tables.embedding, tables.lm_head
     dflash = DFlashSampler(lm_head, tables.target_ids, shard)
     if config.dspark:
@@ -209,6 +220,12 @@ def make_samplers(
     if config.domino is None:
         return Samplers(dflash)
     domino = DominoSampler(
-        config, checkpoint, lm_head, embedding, candidates=candidates, shard=shard
+        config,
+        checkpoint,
+        lm_head,
+        embedding,
+        candidates=candidates,
+        shard=shard,
+        threshold=threshold,
     )
     return Samplers(dflash, domino)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from domino_kernels.attention import Batch, Span
 from domino_kernels.linear import Linear
+from domino_kernels.native.library import library
 from draft_service.config import DraftServiceConfig
 from draft_service.load import load
 from draft_service.model import DraftModel
@@ -45,9 +46,11 @@ def parts(folder: Path) -> Parts:
     return Parts(config, draft, tables)
 
 
-def propose(folder: Path, hidden: Tensor, current: Tensor, candidates: int) -> list[list[int]]:
+def propose(
+    folder: Path, hidden: Tensor, current: Tensor, candidates: int, threshold: float = 0.0
+) -> list[list[int]]:
     p = parts(folder)
-    samplers = make_samplers(p.config, p.checkpoint, p.tables, candidates)
+    samplers = make_samplers(p.config, p.checkpoint, p.tables, candidates, threshold=threshold)
     assert samplers[1] is not None
     with torch.inference_mode():
         proposed: list[list[int]] = samplers[1].propose(hidden, current).tolist()
@@ -61,6 +64,13 @@ def double(folder: Path, name: str) -> Tensor:
 
 def plain_rollout(folder: Path, hidden: Tensor, current: int, candidates: int) -> list[int]:
     """One sequence; hidden [n, hidden], row j for the j-th proposal."""
+    return [token for token, _ in plain_steps(folder, hidden, current, candidates)]
+
+
+def plain_steps(
+    folder: Path, hidden: Tensor, current: int, candidates: int
+) -> list[tuple[int, float]]:
+    """Each proposal, and the softmax of it and of all before it, multiplied."""
     head = double(TARGET, "lm_head.weight")
     embedding = double(TARGET, "model.embed_tokens.weight")
     gru = nn.GRU(HIDDEN, double(folder, "prefix_gru.weight_hh_l0").shape[1], bias=False).double()
@@ -73,12 +83,14 @@ def plain_rollout(folder: Path, hidden: Tensor, current: int, candidates: int) -
     if candidates and len(base) > 1:
         pool = base[1:].amax(0).sort(descending=True).indices[:candidates].sort().values
     drafted = [int(base[0].argmax())]
+    chances = [float(base[0].softmax(-1).amax())]
     for j in range(1, len(hidden)):
         _, state = gru(embedding[[current, *drafted]])
         bottleneck = nn.functional.silu(mlp[0] @ torch.cat((hidden[j].double(), state[0])))
         scores = base[j] + mlp[1] @ bottleneck
         drafted.append(int(pool[scores[pool].argmax()]))
-    return drafted
+        chances.append(chances[-1] * float(scores[pool].softmax(-1).amax().detach()))
+    return list(zip(drafted, chances, strict=True))
 
 
 @pytest.mark.parametrize("candidates", [0, 1, 9, VOCAB - 1, VOCAB, 10**6])
@@ -93,6 +105,27 @@ def test_domino_equals_a_plain_loop(candidates: int, length: int) -> None:
         for i in range(BATCH)
     ]
     assert propose(DOMINO_SHIFT, hidden, current, candidates) == expected
+
+
+@pytest.mark.skipif(library() is None, reason="no C compiler")
+@pytest.mark.parametrize("threshold", [1e-12, 0.05, 0.2, 0.9])
+def test_a_block_ends_before_a_proposal_of_too_small_a_chance(threshold: float) -> None:
+    """Steps that a batch never came to are no proposals; a chance of one step alone ends too late.
+
+    The first proposal is always there.
+    """
+    generator = torch.Generator().manual_seed(4)
+    hidden = 2 * torch.randn(BATCH, BLOCK, HIDDEN, generator=generator)
+    current = torch.randint(0, VOCAB, (BATCH,), generator=generator)
+    steps = [plain_steps(DOMINO_SHIFT, hidden[i], int(current[i]), 0) for i in range(BATCH)]
+    kept = [sum(chance >= threshold for _, chance in of_one[1:]) for of_one in steps]
+    found = propose(DOMINO_SHIFT, hidden, current, 0, threshold)
+    ends = [BLOCK - 1 - length for length in kept]
+    assert found == [
+        [token for token, _ in of_one[: length + 1]] + [-1] * end
+        for of_one, length, end in zip(steps, kept, ends, strict=True)
+    ]
+    assert threshold in (1e-12, 0.9) or len(set(kept)) > 1
 
 
 def test_the_correction_matters() -> None:
@@ -125,7 +158,8 @@ def test_the_engine_drafts_from_the_rows_its_label_says(label: str) -> None:
     used = hidden if label == "shift" else hidden[1:]
     expected = plain_rollout(folder, used, current, 0)
 
-    config = DraftServiceConfig(target=TARGET, draft=folder, threads=1, page_size=16, kv_tokens=64)
+    sizes = {"threads": 1, "page_size": 16, "kv_tokens": 64}
+    config = DraftServiceConfig(target=TARGET, draft=folder, int8=False, **sizes)
     peer = Peer(load(config).engine)
     wanted = step(1, 1, 0, 11, current=current, draft_tokens=len(expected))
     answer = peer.exchange(wanted, rows=rows, opens=[peer.open(1, positions=20)])

@@ -17,6 +17,8 @@ typedef struct {
     float *scores;          /* [steps, batch, vocab]: base logits, then corrected */
     float *states;          /* [steps, batch, width]: the GRU's before step j is scored */
     int64_t *tokens;        /* [steps, batch] */
+    float threshold;        /* the steps end when no chance reaches it; 0: never */
+    float *chances;         /* [steps, batch]: the head's own, of a token and all before it */
     float *scratch;
 } call;
 
@@ -54,6 +56,38 @@ static void silu_phase(team *me, float *x, int count) {
     team_barrier(me);
 }
 
+/* The softmax of each chosen token, times `before` [batch] where there is one -> chances [batch]. */
+static void chance_phase(team *me, const float *scores, int batch, int vocab, best *found,
+                         const int64_t *tokens, const float *before, float *chances) {
+    const int blocks = (vocab + BLOCK - 1) / BLOCK;
+    for (int item, end; team_take(me, batch * blocks, 1, &item, &end);) {
+        const int row = item / blocks, begin = item % blocks * BLOCK;
+        const int last = begin + BLOCK < vocab ? begin + BLOCK : vocab;
+        const float *x = scores + (long)row * vocab, highest = x[tokens[row] < 0 ? 0 : tokens[row]];
+        floats mass = {0};
+        for (int i = begin; i < last; i += LANES) {
+            floats v = last - i < LANES ? load_some(x + i, last - i, -INFINITY) : load(x + i);
+            mass += exponential(v - highest);
+        }
+        found[item].value = sum(mass);
+    }
+    team_barrier(me);
+    for (int row, end; team_take(me, batch, batch, &row, &end);)
+        for (; row < end; row++) {
+            float mass = 0;
+            for (int i = 0; i < blocks; i++) mass += found[(long)row * blocks + i].value;
+            chances[row] = (before ? before[row] : 1) / mass;
+        }
+    team_barrier(me);
+}
+
+/* Whether no sequence's chance reaches the threshold. */
+static _Bool is_over(const float *chances, int batch, float threshold) {
+    for (int row = 0; row < batch; row++)
+        if (!(chances[row] < threshold)) return 0;
+    return 1;
+}
+
 typedef struct {
     float *row, *token, *before; /* [batch, hidden], [batch, 3 width] twice */
 } gru_scratch;
@@ -80,6 +114,8 @@ static void rollout(void *argument, team *me) {
     linear_phase(me, &h->lm_head, c->z, c->scores, steps * batch, 0);
     linear_phase(me, &h->from_hidden, c->z, from_hidden, steps * batch, 0);
     argmax_phase(me, c->scores, batch, h->vocab, found, c->tokens);
+    const _Bool ends = c->threshold > 0;
+    if (ends) chance_phase(me, c->scores, batch, h->vocab, found, c->tokens, NULL, c->chances);
     if (steps == 1) return;
     advance(me, h, &gru, c->current, zero, c->states, batch);
     for (long j = 1; j < steps; j++) {
@@ -89,14 +125,19 @@ static void rollout(void *argument, team *me) {
         silu_phase(me, from_hidden + j * narrow, narrow);
         linear_phase(me, &h->to_vocab, from_hidden + j * narrow, scores, batch, 1);
         argmax_phase(me, scores, batch, h->vocab, found, c->tokens + j * batch);
+        if (!ends) continue;
+        float *chances = c->chances + j * batch;
+        chance_phase(me, scores, batch, h->vocab, found, c->tokens + j * batch, chances - batch,
+                     chances);
+        if (is_over(chances, batch, c->threshold)) return;
     }
 }
 
-/* See `call`; scratch, zeroed: batch * (steps * bottleneck + hidden + 7 * width) floats, then 8 bytes
+/* See `call`; chances, zeroed where steps may not be reached; scratch, zeroed: batch * (steps * bottleneck + hidden + 7 * width) floats, then 8 bytes
    for each started BLOCK of each sequence's vocabulary. */
 void domino_rollout(pool *p, const head *h, int steps, int batch, const float *z,
                     const int64_t *current, float *scores, float *states, int64_t *tokens,
-                    float *scratch) {
-    call c = {h, steps, batch, z, current, scores, states, tokens, scratch};
+                    float threshold, float *chances, float *scratch) {
+    call c = {h, steps, batch, z, current, scores, states, tokens, threshold, chances, scratch};
     pool_run(p, rollout, &c);
 }

@@ -1,6 +1,7 @@
 """The Domino rollout over the full vocabulary, run by one call."""
 
 import ctypes
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,20 @@ class HeadStruct(ctypes.Structure):
     )
 
 
+class RolledOut(NamedTuple):
+    """tokens [n, batch], -1 for a row with a NaN; the scores [n, batch, vocab] and the GRU states
+    [n, batch, width] they were made from (step 0 is scored without one).
+
+    chances [n, batch]: the head's own word for a token and all before it. Below the threshold they
+    are void, and so is all else of their step or of a later one.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    states: Tensor
+    chances: Tensor
+
+
 class NativeRollout:
     """The linear layers by their names in LINEARS; embedding [vocab, hidden] float32."""
 
@@ -40,20 +55,16 @@ class NativeRollout:
         assert loaded is not None, "made only where the library is"
         self._call = loaded.domino_rollout
 
-    def run(self, z: Tensor, current: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """z [n, batch, hidden], current [batch] -> tokens [n, batch], -1 for a row with a NaN.
-
-        Beside them the scores [n, batch, vocab] and the GRU states [n, batch, width] they were
-        made from (step 0 is scored without one).
-        """
+    def run(self, z: Tensor, current: Tensor, threshold: float = 0.0) -> "RolledOut":
+        """z [n, batch, hidden], current [batch]; threshold: of the chances, 0 makes none."""
         steps, batch, _ = z.shape
         z, current = z.contiguous(), current.contiguous()
         scores = z.new_empty(steps, batch, self._vocab)
         states = z.new_empty(steps, batch, self._width)
-        tokens = torch.empty(steps, batch, dtype=torch.int64)
+        tokens, chances = torch.zeros(steps, batch, dtype=torch.int64), z.new_zeros(steps, batch)
         size = steps * self._bottleneck + self._hidden + 7 * self._width
         scratch = z.new_zeros(batch * (size + 2 * -(-self._vocab // BLOCK)))
-        areas = (z, current, scores, states, tokens, scratch)
-        own = ctypes.byref(self._struct)
-        self._call(pool(), own, steps, batch, *(pointer(area) for area in areas))
-        return tokens, scores, states
+        own, areas = ctypes.byref(self._struct), (z, current, scores, states, tokens)
+        ends = ctypes.c_float(threshold), pointer(chances), pointer(scratch)
+        self._call(pool(), own, steps, batch, *(pointer(area) for area in areas), *ends)
+        return RolledOut(tokens, scores, states, chances)

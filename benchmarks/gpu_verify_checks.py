@@ -174,7 +174,7 @@ def linears() -> Iterator[str]:
             worst = max(worst, relative(layer(x).double().sum(0), linear_reference(x, w)))
         yield expect(f"linear {features} x {width}", worst, 5e-3)
     w = torch.randn(24576, 4096, device="cuda").bfloat16() / 64
-    for rows in (1, 16, 17, 32, 33, 65, 128):
+    for rows in (1, 16, 17, 32, 33, 65, 128, 200, 256):
         x = torch.randn(rows, 4096, device="cuda").bfloat16()
         wanted = silu_mul_reference(linear_reference(x, w)[None])
         yield expect(f"gated, {rows} rows", relative(GatedLinear(w).gated(x), wanted), 6e-3)

@@ -161,7 +161,7 @@ class Bucket:
             slots=slots,
             queries=queries,
             splits=splits,
-            joined=len(tiles) == batch and plan.joins(height, splits),
+            joined=len(tiles) == batch and plan.joins(height),
         )
 
     def fill(self, work: Seq[Work], proposals: Tensor | None = None) -> None:

@@ -1,4 +1,4 @@
-"""CUDA C compiled for the GPU at hand and launched as a cooperative kernel; needs cuda-bindings.
+"""CUDA C compiled for the GPU at hand, and its launch; needs cuda-bindings.
 
 Source and definitions in, a kernel out that takes one struct of parameters.
 """
@@ -39,8 +39,14 @@ def source(name: str) -> str:
 class CudaKernel:
     """The kernel `name` of `name`.cu, for one device and one set of definitions."""
 
-    def __init__(self, name: str, definitions: Definitions, shared_bytes: int) -> None:
-        """shared_bytes: dynamic shared memory of a CTA."""
+    def __init__(
+        self, name: str, definitions: Definitions, shared_bytes: int, *, together: bool = True
+    ) -> None:
+        """shared_bytes: dynamic shared memory of a CTA.
+
+        together: all CTAs run at the same time or none does. Else they may start while the kernel
+        before drains, and have to wait for it themselves.
+        """
         from cuda.bindings import driver
 
         binary = compiled(name, tuple(sorted(definitions.items())), _architecture())
@@ -48,10 +54,10 @@ class CudaKernel:
         self._function = _check(driver.cuModuleGetFunction(self._module, name.encode()))
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         _check(driver.cuFuncSetAttribute(self._function, limit, shared_bytes))
-        self._shared_bytes = shared_bytes
+        self._shared_bytes, self._together = shared_bytes, together
 
     def launch(self, ctas: int, threads: int, params: ctypes.Structure) -> None:
-        """On torch's current stream; all CTAs run at the same time or none does."""
+        """On torch's current stream."""
         from cuda.bindings import driver
 
         config = driver.CUlaunchConfig()
@@ -59,10 +65,13 @@ class CudaKernel:
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
         config.sharedMemBytes = self._shared_bytes
         config.hStream = torch.cuda.current_stream().cuda_stream
-        together = driver.CUlaunchAttribute()
-        together.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-        together.value.cooperative = 1
-        config.attrs, config.numAttrs = [together], 1
+        way, ids = driver.CUlaunchAttribute(), driver.CUlaunchAttributeID
+        if self._together:
+            way.id, way.value.cooperative = ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, 1
+        else:
+            way.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            way.value.programmaticStreamSerializationAllowed = 1
+        config.attrs, config.numAttrs = [way], 1
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(params))
         _check(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(arguments), 0))
 
@@ -114,7 +123,7 @@ def shared_limit(device: torch.device) -> int:
 
 def _architecture() -> str:
     major, minor = torch.cuda.get_device_capability()
-    return f"sm_{major}{minor}"
+    return f"sm_{major}{minor}a" if major >= 9 else f"sm_{major}{minor}"  # a: what only it has
 
 
 def _check(answer: tuple[Any, ...]) -> Any:

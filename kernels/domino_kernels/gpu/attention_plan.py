@@ -14,8 +14,6 @@ from domino_kernels.gpu.attention import (
 )
 from domino_kernels.gpu.attention_fixed import Cuts, fixed_attention
 
-MOST_JOINED = 8192  # numbers of a tile's queries that 128 threads hold while they rotate them
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:
@@ -54,14 +52,12 @@ class AttentionPlan:
             return fixed_attention(q, kv, queries, self.cuts, splits)
         return paged_attention(q, kv, queries, splits=splits)
 
-    def joins(self, height: int, splits: int) -> bool:
+    def joins(self, height: int) -> bool:
         """Whether tiles of so many rows are faster prepared within attention than before it.
 
-        Every piece prepares all queries again, so there must be one piece, or few queries.
+        Every piece prepares all queries again, and 64 query rows took longer than two launches.
         """
-        packed = padded_rows(height * self.group, self.element_size)
-        room = packed * max(16, next_power_of_2(self.head_dim)) <= MOST_JOINED
-        return not self.cuts and room and (splits == 1 or packed <= 16)
+        return not self.cuts and padded_rows(height * self.group, self.element_size) <= 16
 
     def fixed_bytes(self, rows: int) -> int:
         """Of the parts that `cuts` makes of so many rows at the end of the longest context."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from domino_kernels.gpu.gated_rows import COLUMNS, fits, gated_rows
 from domino_kernels.gpu.linear import Tiling, linear_gated, linear_parts
 from domino_kernels.gpu.linear_wide import LEAST_ROWS, ROWS, wide_gated, wide_parts
 from domino_kernels.gpu.silu import silu_mul
@@ -67,17 +68,21 @@ class GatedLinear(GpuLinear):
         GpuLinear.__init__(self, weight, bias, fixed=fixed)
         half, width = len(weight) // 2, weight.shape[1]
         own = weight.is_cuda and weight.element_size() == 2 and bias is None
-        fits = own and SHORT.fits(half, width)
+        whole = own and SHORT.fits(half, width)
         self._gated: dict[int, Tiling] = {}
-        if fits and fixed:
+        tiles = half / COLUMNS
+        self._one_wave = own and not fixed and 0.9 * WAVE < tiles <= WAVE and fits(self.weight)
+        if whole and fixed:
             self._gated = {n: _of_rows(SHORT, n) for n in FIXED_ROWS}
             self._gated |= {n: t for n, t in wide_gated_tilings(half).items() if n == ROWS}
-        elif fits and half // SHORT.columns >= LEAST:
+        elif whole and half // SHORT.columns >= LEAST:
             self._gated = {n: replace(SHORT, rows=n, stages=5) for n in (16, 32)}
             self._gated |= wide_gated_tilings(half)
 
     def gated(self, x: Tensor) -> Tensor:
         """x [n, in] -> [n, N]."""
+        if self._one_wave and ROWS < len(x) <= 2 * ROWS:
+            return gated_rows(x, self.weight)
         rows = next((rows for rows in self._gated if len(x) <= rows), None)
         rows = rows or (max(self._gated, default=None) if self.fixed else None)
         if rows and (self.fixed or rows < ROWS or len(x) > LEAST_ROWS):

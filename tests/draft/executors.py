@@ -7,8 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from domino_kernels.gpu.attention import pieces
 from domino_kernels.linear import Linear
 from domino_serve.v1 import draft_pb2
+from draft_service import gpu_rows
 from draft_service.config import DraftServiceConfig
 from draft_service.executor import Executor, Part
 from draft_service.gpu_executor import GpuExecutor
@@ -24,6 +26,12 @@ from tests import recorded_models
 Candidates = int | Literal["certified"]
 PAGES, PAGE = 24, 16
 FULL = 2 * PAGE  # rows after which a session begins anew; the most at once is 20
+
+
+def two_pieces(programs: int, group_rows: int, head_dim: int) -> int:
+    """Of a tile's keys, where a GPU takes up to 32: contexts here fill one, and an interpreter
+    spends as long on each of the others."""
+    return min(2, pieces(programs, group_rows, head_dim))
 
 
 def executors(
@@ -53,6 +61,8 @@ def executors(
     there = Tables(
         embedding=tables.embedding.to(device), lm_head=head, target_ids=tables.target_ids
     )
+    if device.type == "cpu":
+        gpu_rows.pieces = two_pieces  # type: ignore[attr-defined]
     network = read_gpu_network(options, config, draft, there, 4 * PAGE)
     return on_cpu, network.executor(network.new_kv(PAGES, PAGE))
 

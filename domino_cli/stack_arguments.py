@@ -22,6 +22,7 @@ STACK_FLAGS = (
     "threads",
     "max_sequences",
     "domino_candidates",
+    "confidence_threshold",
     "use_generation_config",
     "deterministic",
     "tp",
@@ -36,14 +37,8 @@ NEED_DRAFT = (
     "domino_candidates",
     "confidence_threshold",
 )
-DTYPES = {
-    "float32": "float32",
-    "fp32": "float32",
-    "bfloat16": "bfloat16",
-    "bf16": "bfloat16",
-    "float16": "float16",
-    "fp16": "float16",
-}
+DTYPES = {name: name for name in ("float32", "bfloat16", "float16")}
+DTYPES |= {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,9 +120,8 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         "--confidence-threshold",
         type=float,
         metavar="P",
-        help="on a CPU: a Domino block ends before the proposal whose probability, times those of "
-        f"all before it, is below P by the draft's own word (default: {CONFIDENCE_THRESHOLD}; 0 "
-        "keeps whole blocks)",
+        help="on a CPU: as of the draft service: a Domino block ends where the draft's own chance "
+        f"for it falls below P (default: {CONFIDENCE_THRESHOLD}; 0 keeps whole blocks)",
     )
     group.add_argument(
         "--deterministic",
@@ -227,10 +221,9 @@ def _plane_of_devices(args: argparse.Namespace, draft: str | None) -> str | None
 
 def _threshold(args: argparse.Namespace, draft: str | None) -> float | None:
     """Of a draft on a CPU, where no flag says it."""
-    device = args.draft_device or args.device or "cpu"
-    default = CONFIDENCE_THRESHOLD if draft and device == "cpu" else None
-    found: float | None = args.confidence_threshold
-    return default if found is None else found
+    on_cpu = (args.draft_device or args.device or "cpu") == "cpu"
+    default = CONFIDENCE_THRESHOLD if draft and on_cpu else None
+    return default if args.confidence_threshold is None else args.confidence_threshold
 
 
 def _refuse_drafting(args: argparse.Namespace) -> None:

@@ -22,7 +22,10 @@ LEAST = dict.fromkeys(
     ("port", "metrics_port", "threads", "width", "max_waiting", "draft_window"), 0
 )
 NO_WAIT_AT_0 = {RouterConfig}  # its durations may be 0
-ELSEWHERE: set[tuple[Any, str]] = {(VerifyConfig, "kv_tokens")}  # its least depends on the device
+ELSEWHERE: set[tuple[Any, str]] = {
+    (VerifyConfig, "kv_tokens"),  # its least depends on the device
+    (DraftServiceConfig, "confidence_threshold"),  # a probability, see below
+}
 
 
 def options(kind: type) -> list[tuple[Any, str]]:
@@ -78,6 +81,14 @@ def test_no_numeric_option_is_left_out() -> None:
         for field in dataclasses.fields(config):
             if type(field.default) in (int, float):
                 assert (config, field.name) in tested
+
+
+def test_probabilities() -> None:
+    """A threshold of 1 would end every block after its first proposal."""
+    for value in (0.0, 0.5):
+        assert made(DraftServiceConfig, "confidence_threshold", value) == value
+    for value in (-1e-9, 1.0, math.nan, math.inf):
+        refused(DraftServiceConfig, "confidence_threshold", value)
 
 
 def test_candidates() -> None:

@@ -24,10 +24,8 @@ from domino_kernels.gpu.attention import (
     pieces,
     tile_rows,
 )
-from domino_kernels.gpu.attention_rope import rope_attention
 from domino_kernels.gpu.few_rows import GatedLinear, GpuLinear
 from domino_kernels.gpu.linear import linear_reference
-from domino_kernels.gpu.rope_store import Heads, rope_store
 from domino_kernels.gpu.silu import silu_mul_reference
 from domino_kernels.rollout_reference import lowest_argmax
 from verify_service.gpu_rows import cut, ragged_rows
@@ -35,7 +33,6 @@ from verify_service.scheduler import Work
 from verify_service.target import Target
 
 ERROR = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
-JOINED = ((32, 8, 128), (9, 3, 64))  # whose rows attention may prepare itself
 HEADS = ((1, 1, 128), (4, 1, 64), (12, 2, 256), (32, 8, 128), (8, 1, 64), (9, 3, 64))
 
 
@@ -59,7 +56,6 @@ def attention() -> Iterator[str]:
     """Every head shape, dtype and width; in processes, since most of the time goes to compiling."""
     with multiprocessing.get_context("spawn").Pool(12) as pool:
         yield from pool.imap(attention_of, itertools.product(ERROR, HEADS))
-        yield from pool.imap(joined_of, itertools.product(ERROR, JOINED))
 
 
 def attention_of(kind: tuple[torch.dtype, tuple[int, int, int]]) -> str:
@@ -80,45 +76,6 @@ def attention_of(kind: tuple[torch.dtype, tuple[int, int, int]]) -> str:
             expect(f"attention {dtype} {heads}/{kv_heads} x {dim} q{width}", error, ERROR[dtype])
             worst = max(worst, error)
     return expect(f"attention {dtype} {heads}/{kv_heads} x {dim}", worst, ERROR[dtype])
-
-
-def joined_of(kind: tuple[torch.dtype, tuple[int, int, int]]) -> str:
-    """Rows prepared within attention against those prepared before it; new keys are NaN before."""
-    dtype, (heads, kv_heads, dim) = kind
-    worst, columns = 0.0, (heads + 2 * kv_heads) * dim
-    weights = torch.rand(2, dim, device="cuda").to(dtype) + 0.5
-    spec = Heads(heads=heads, kv_heads=kv_heads, head_dim=dim, eps=1e-6, q_norm=weights[0],
-                 k_norm=weights[1])  # fmt: skip
-    angle = torch.rand(2048, dim // 2, device="cuda") * 6
-    for batch, width, page, splits in (
-        (1, 1, 16, 5),
-        (3, 4, 64, 3),
-        (5, 8, 256, 1),
-        (40, 1, 64, 1),
-    ):
-        _, kv, queries = attention_case(heads, kv_heads, dim, batch, width, page, dtype)
-        at = (queries.last - 1).clamp(min=0)
-        pages = queries.table.repeat_interleave(width, 0).gather(1, at[:, None].long() // page)
-        slots = torch.where(queries.last > 0, pages[:, 0] * page + at % page, -1).int()
-        new = slots[slots >= 0].long()
-        for x in kv:
-            x[new // page, :, new % page] = torch.nan
-        one, two = ((kv[0].clone(), kv[1].clone()) for _ in range(2))
-        parts = torch.randn(1 + (width == 1), batch * width, columns, device="cuda")
-        about = parts.to(dtype) if width > 1 else parts, spec, (angle.cos(), angle.sin()), at, slots
-        wanted = paged_attention(rope_store(*about, one), one, queries, splits=splits)
-        found = rope_attention(*about, two, queries, splits=splits)
-        used = queries.last > 0
-        worst = max(worst, relative(found[used], wanted[used]))
-        worst = max(
-            worst,
-            *(relative(x.nan_to_num(), y.nan_to_num()) for x, y in zip(two, one, strict=True)),
-        )
-        if any(not torch.equal(x.isnan(), y.isnan()) for x, y in zip(one, two, strict=True)):
-            raise CheckFailed(f"prepared within attention, {dtype}: other slots are written")
-    return expect(
-        f"prepared within attention, {dtype} {heads}/{kv_heads} x {dim}", worst, ERROR[dtype]
-    )
 
 
 def attention_case(

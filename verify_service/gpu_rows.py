@@ -23,17 +23,13 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """ids, positions, slots [n] int32; who attends to what, each tile's keys in `splits` pieces.
-
-    joined: attention normalizes, rotates and stores the rows itself, in one launch.
-    """
+    """ids, positions, slots [n] int32; who attends to what, each tile's keys in `splits` pieces."""
 
     ids: Tensor
     positions: Tensor
     slots: Tensor
     queries: Queries
     splits: int
-    joined: bool = False
 
 
 def cut(first: int, count: int, height: int, sequence: int) -> list[tuple[int, int, int]]:
@@ -155,14 +151,7 @@ class Bucket:
             last=last,
         )
         splits = plan.splits(len(tiles), height, pages * page_size)
-        self.rows = Rows(
-            ids=ids,
-            positions=positions,
-            slots=slots,
-            queries=queries,
-            splits=splits,
-            joined=len(tiles) == batch and plan.joins(height),
-        )
+        self.rows = Rows(ids=ids, positions=positions, slots=slots, queries=queries, splits=splits)
 
     def fill(self, work: Seq[Work], proposals: Tensor | None = None) -> None:
         """Sends the positions of `work`, at most `batch` items of at most `width` ids.

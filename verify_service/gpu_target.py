@@ -13,7 +13,6 @@ from torch import Tensor
 from domino_kernels.gpu.add_parts import add_parts
 from domino_kernels.gpu.attention_fixed import Cuts
 from domino_kernels.gpu.attention_plan import AttentionPlan
-from domino_kernels.gpu.attention_rope import rope_attention
 from domino_kernels.gpu.few_rows import GpuLinear
 from domino_kernels.gpu.layer import GpuLayer
 from domino_kernels.gpu.norm import norm_to_slots
@@ -108,7 +107,10 @@ class GpuTarget:
         parts = bias = tap = None
         for i, layer in enumerate(self.layers):
             normed = add_norm(x, parts, layer.norm1, eps, bias=bias, tap=tap)
-            seen = self._attend(layer, layer.qkv(normed), rows, (kv.k[i], kv.v[i]))
+            pages = kv.k[i], kv.v[i]
+            qkv = layer.qkv(normed)
+            q = rope_store(qkv, layer.heads, self._angles, rows.positions, rows.slots, pages)
+            seen = self.plan.attend(q, pages, rows.queries, rows.splits)
             parts = self._of_all(layer.o, seen.view(len(x), -1))
             normed = add_norm(x, parts, layer.norm2, eps, bias=layer.o.bias)
             parts = self._of_all(layer.down, layer.gate_up.gated(normed))
@@ -123,15 +125,6 @@ class GpuTarget:
     def logits(self, normed: Tensor, out: Tensor | None = None) -> Tensor:
         """Normed hidden states [n, hidden] -> logits [n, vocab], of this rank's ids."""
         return add_parts(self.head(normed, out), self.dtype, out)
-
-    def _attend(
-        self, layer: GpuLayer, qkv: Tensor, rows: Rows, kv: tuple[Tensor, Tensor]
-    ) -> Tensor:
-        """Stores the rows' keys and values; what they attend to [n, heads, head_dim]."""
-        about = qkv, layer.heads, self._angles, rows.positions, rows.slots, kv
-        if rows.joined:
-            return rope_attention(*about, rows.queries, splits=rows.splits)
-        return self.plan.attend(rope_store(*about), kv, rows.queries, rows.splits)
 
     def _of_all(self, linear: GpuLinear, x: Tensor) -> Tensor:
         """A layer that ranks hold parts of: x [n, in] -> parts [S, n, hidden] of its result."""

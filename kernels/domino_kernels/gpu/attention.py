@@ -7,7 +7,6 @@ that each key is read once. Key tiles behind the last visible key are never read
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -15,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from domino_kernels.gpu.attention_walk import leave, read_keys
+from domino_kernels.gpu.attention_walk import read_keys
 from domino_kernels.rollout_device import after_previous, launch_options
 
 LOG2E = 1.4426950408889634
@@ -56,8 +55,15 @@ def _attend_kernel(q, k, v, k_tiles, v_tiles, table, tiles, first, last, partial
     top, total, acc = read_keys(queries, k, v, k_tiles, v_tiles, pages, begin, end, sure, lo, hi,
                                 kv_head, page_stride, scale, KV, D, DP, M, PAGE, KEYS, WINDOW,
                                 TILED, STAGES)  # fmt: skip
-    piece = (tile * KV + kv_head) * splits + split
-    leave(top, total, acc, out, q_at, known, partial, mass, piece, M, DP, WHOLE)
+    if WHOLE:
+        acc = acc / tl.where(total > 0.0, total, 1.0)[:, None]
+        tl.store(out + q_at, acc.to(out.dtype.element_ty), known)
+    else:
+        piece = (tile * KV + kv_head) * splits + split
+        tl.store(mass + (piece * 2) * M + m, top)
+        tl.store(mass + (piece * 2 + 1) * M + m, total)
+        to = partial + piece.to(tl.int64) * (M * DP) + m[:, None] * DP + d[None, :]
+        tl.store(to, acc, known & (total > 0.0)[:, None])
 
 
 @triton.jit(do_not_specialize=["splits"])
@@ -160,66 +166,33 @@ def paged_attention(
     Each tile's keys are read by `splits` programs a kv head, of `least` keys or more where they
     are that many. Rows in no tile are not written.
     """
-    k, v = kv
-    out, plan = torch.empty_like(q), Launch.of(q.shape[1], kv, queries, splits, walk)
+    (k, v), (_, heads, dim), tiles = kv, q.shape, len(queries.tiles)
+    kv_heads, page_size = k.shape[1:3]
+    group, padded = heads // kv_heads, max(16, triton.next_power_of_2(dim))
+    packed = padded_rows(queries.tile_rows * group, q.element_size())
+    whole = splits == 1
+    out, pieces = torch.empty_like(q), 0 if whole else tiles * kv_heads * splits * packed
+    mass = torch.empty(pieces * 2, dtype=torch.float32, device=q.device)
+    partial = torch.empty(pieces * padded, dtype=torch.float32, device=q.device)
+    walk = walk or key_tiles(packed, padded, tiles * kv_heads, q.element_size())
+    sizes = {"HEADS": heads, "GROUP": group, "D": dim, "DP": padded, "M": packed}
     first = queries.last if queries.first is None else queries.first
-    _attend_kernel[plan.grid](
-        q, k, v, *plan.copies, queries.table, queries.tiles, first, queries.last, *plan.parts, out,
-        k.stride(0), queries.table.shape[1], splits, max(1, least // plan.walk.keys),
-        q.shape[2] ** -0.5 * LOG2E, **plan.sizes, **plan.way, WINDOW=queries.first is not None,
-        **launch_options(q, warps=plan.walk.warps),
+    tiled = walk.tiled and page_size % walk.keys == 0 and dim == padded and queries.first is None
+    copies = [_tiles(x, walk.keys) if tiled else x for x in kv]
+    _attend_kernel[tiles, kv_heads, splits](
+        q, k, v, *copies, queries.table, queries.tiles, first, queries.last, partial, mass, out,
+        k.stride(0), queries.table.shape[1], splits, max(1, least // walk.keys),
+        dim**-0.5 * LOG2E, **sizes, PAGE=page_size, KEYS=walk.keys,
+        WINDOW=queries.first is not None, WHOLE=whole, TILED=tiled, STAGES=walk.stages,
+        **launch_options(q, warps=walk.warps),
     )  # fmt: skip
-    plan.merge(out, queries)
+    if not whole:
+        _merge_kernel[tiles, kv_heads, queries.tile_rows * group](
+            queries.tiles, partial, mass, out, splits, **sizes,
+            S=triton.next_power_of_2(splits),
+            **launch_options(q, warps=1),
+        )  # fmt: skip
     return out
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One attention's programs: the grid, how they walk, and where pieces leave their parts."""
-
-    grid: tuple[int, int, int]  # tiles, kv heads, pieces
-    walk: KeyTiles
-    copies: list[Any]  # of keys and of values, by tensor copies where the walk is tiled
-    parts: tuple[Tensor, Tensor]  # sums of values and their masses
-    sizes: dict[str, int]
-    way: dict[str, int]
-
-    @classmethod
-    def of(
-        cls, heads: int, kv: tuple[Tensor, Tensor], queries: Queries, splits: int,
-        walk: KeyTiles | None,
-    ) -> "Launch":  # fmt: skip
-        """For `heads` query heads, of the dtype of `kv`."""
-        k, tiles = kv[0], len(queries.tiles)
-        kv_heads, page_size, dim = k.shape[1:]
-        group, padded = heads // kv_heads, max(16, triton.next_power_of_2(dim))
-        packed = padded_rows(queries.tile_rows * group, k.element_size())
-        pieces = 0 if splits == 1 else tiles * kv_heads * splits * packed
-        partial, mass = (
-            torch.empty(pieces * each, dtype=torch.float32, device=k.device) for each in (padded, 2)
-        )
-        walk = walk or key_tiles(packed, padded, tiles * kv_heads, k.element_size())
-        tiled = walk.tiled and page_size % walk.keys == 0 and dim == padded
-        tiled = tiled and queries.first is None
-        sizes = {"HEADS": heads, "GROUP": group, "D": dim, "DP": padded, "M": packed}
-        way = {"PAGE": page_size, "KEYS": walk.keys, "STAGES": walk.stages}
-        return cls(
-            (tiles, kv_heads, splits),
-            walk,
-            [_tiles(x, walk.keys) if tiled else x for x in kv],
-            (partial, mass),
-            sizes,
-            way | {"WHOLE": splits == 1, "TILED": tiled},
-        )
-
-    def merge(self, out: Tensor, queries: Queries) -> None:
-        """Adds the pieces where there are several."""
-        tiles, kv_heads, splits = self.grid
-        if splits > 1:
-            _merge_kernel[tiles, kv_heads, queries.tile_rows * self.sizes["GROUP"]](
-                queries.tiles, *self.parts, out, splits, **self.sizes,
-                S=triton.next_power_of_2(splits), **launch_options(out, warps=1),
-            )  # fmt: skip
 
 
 def _tiles(pages: Tensor, keys: int) -> TensorDescriptor:

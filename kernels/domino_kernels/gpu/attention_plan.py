@@ -5,13 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from triton import next_power_of_2
 
-from domino_kernels.gpu.attention import (
-    Queries,
-    padded_rows,
-    paged_attention,
-    pieces,
-    tile_rows,
-)
+from domino_kernels.gpu.attention import Queries, paged_attention, pieces, tile_rows
 from domino_kernels.gpu.attention_fixed import Cuts, fixed_attention
 
 
@@ -51,13 +45,6 @@ class AttentionPlan:
         if self.cuts:
             return fixed_attention(q, kv, queries, self.cuts, splits)
         return paged_attention(q, kv, queries, splits=splits)
-
-    def joins(self, height: int) -> bool:
-        """Whether tiles of so many rows are faster prepared within attention than before it.
-
-        Every piece prepares all queries again, and 64 query rows took longer than two launches.
-        """
-        return not self.cuts and padded_rows(height * self.group, self.element_size) <= 16
 
     def fixed_bytes(self, rows: int) -> int:
         """Of the parts that `cuts` makes of so many rows at the end of the longest context."""

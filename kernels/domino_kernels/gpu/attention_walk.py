@@ -70,18 +70,3 @@ def read_keys(queries, k, v, k_tiles, v_tiles, pages, begin, end, sure, lo, hi, 
             scores = _masked(scores, key, begin, end, hi, WINDOW)
         top, total, acc = _taken_in(scores, values, top, total, acc, scale)
     return top, total, acc
-
-
-@triton.jit
-def leave(top, total, acc, out, at, known, partial, mass, piece, M: tl.constexpr, DP: tl.constexpr,
-          WHOLE: tl.constexpr):  # fmt: skip
-    """What `read_keys` found: the result at `at` [M, DP] of out, or a piece for the merge."""
-    m, d = tl.arange(0, M), tl.arange(0, DP)
-    if WHOLE:
-        acc = acc / tl.where(total > 0.0, total, 1.0)[:, None]
-        tl.store(out + at, acc.to(out.dtype.element_ty), known)
-    else:
-        tl.store(mass + (piece * 2) * M + m, top)
-        tl.store(mass + (piece * 2 + 1) * M + m, total)
-        to = partial + piece.to(tl.int64) * (M * DP) + m[:, None] * DP + d[None, :]
-        tl.store(to, acc, known & (total > 0.0)[:, None])

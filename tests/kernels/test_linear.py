@@ -1,6 +1,8 @@
 """Packed linear layers: right values, and the same bits for a row whatever rows surround it."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 
 import domino_kernels.linear
 from domino_kernels.linear import Linear, int8_weights
-from domino_kernels.native.library import has_int8
+from domino_kernels.native.library import has_int8, library
 from domino_kernels.native.linear import FULL, INT8, NativeLinear
 
 SHAPES = [(576, 960), (1536, 576), (2880, 576), (48, 131), (7, 5), (128, 2000)]
@@ -84,3 +86,22 @@ def test_layers_have_8_bits_only_where_that_is_asked_for() -> None:
     target = Linear(torch.randn(32, 16)).native
     if draft and target:  # neither is native where there is no compiler
         assert (draft.struct.kind, target.struct.kind) == (INT8, FULL)
+
+
+def mapping_of(address: int) -> str:
+    """What the system says about the memory there."""
+    for text in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
+        first, last = (int(part, 16) for part in text.split()[0].split("-"))
+        if first <= address < last:
+            return text
+    raise AssertionError(f"nothing is mapped at {address:#x}")
+
+
+@pytest.mark.skipif(library() is None, reason="no C compiler")
+def test_weights_may_lie_on_huge_pages() -> None:
+    """Shared memory, Python's default for anonymous mappings, gets none: a third of the speed."""
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not enabled.exists() or "[never]" in enabled.read_text():
+        pytest.skip("the system gives no huge pages")
+    layer = NativeLinear(torch.randn(1024, 1024), None)
+    assert re.search(r"^THPeligible: +1$", mapping_of(layer.struct.weight), re.MULTILINE)

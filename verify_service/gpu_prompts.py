@@ -24,10 +24,12 @@ log = logging.getLogger(__name__)
 
 
 def row_buckets(prefill_tokens: int) -> list[int]:
-    """Numbers of rows with a graph: powers of 2 up to what prompts get in a step."""
+    """Numbers of rows with a graph, up to what prompts get in a step: powers of 2, and from 256 on
+    those halfway between, since rows that only fill a graph cost as much as others."""
     most = min(prefill_tokens, MOST)
-    doubled = [LEAST << i for i in range(6) if LEAST << i < most]
-    return [*doubled, most] if most else []
+    doubled = [LEAST << i for i in range(6)]
+    sizes = sorted([*doubled, *(3 * rows // 2 for rows in doubled if rows >= 256)])
+    return [*(rows for rows in sizes if rows < most), most] if most else []
 
 
 class PromptGraphs:

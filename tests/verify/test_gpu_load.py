@@ -75,7 +75,7 @@ def test_prompts_have_graphs_up_to_what_a_step_gives_them() -> None:
     assert row_buckets(256) == [64, 128, 256]
     assert row_buckets(300) == [64, 128, 256, 300]
     assert row_buckets(48) == [48]
-    assert row_buckets(5000) == [64, 128, 256, 512, 1024, 2048]
+    assert row_buckets(5000) == [64, 128, 256, 384, 512, 768, 1024, 1536, 2048]
 
 
 SAMPLING = SamplingParams(temperature=1.0, seed=1)

@@ -29,12 +29,13 @@ def engines(
     page_size: int = 16,
     threads: int = 1,
     draft_device: str = "cpu",
+    int8: bool = True,
     **verify: Any,
 ) -> InProcess:
     """Both engines on small KV caches; extra options go to the verify service.
 
     One thread: tiny models spend their time at thread barriers otherwise. A fixed width: steps
-    must not follow the clock.
+    must not follow the clock. int8: of the draft, as the service has it by default.
     """
     options = {"kv_tokens": 2048, "threads": threads, "width_policy": "fixed"} | verify
     loaded = verify_service.load.load(
@@ -43,7 +44,12 @@ def engines(
     drafter = None
     if draft:
         config = DraftServiceConfig(
-            target=target, draft=draft, page_size=page_size, kv_tokens=8192, device=draft_device
+            target=target,
+            draft=draft,
+            page_size=page_size,
+            kv_tokens=8192,
+            device=draft_device,
+            int8=int8,
         )
         drafter = draft_service.load.load(config)
     return InProcess(loaded, drafter)

@@ -20,7 +20,7 @@ def test_tokens_and_steps_are_those_of_the_services(draft: Path) -> None:
     speculation = Speculation(tiny.target(), draft)
     answers = speculation.answers(PROMPTS, width=BLOCK, new=NEW, stops=set())
     mode = MODES["dflash" if draft == DFLASH else "domino"]
-    with engines(TARGET, draft) as services:
+    with engines(TARGET, draft, int8=False) as services:
         for prompt, answer in zip(PROMPTS, answers, strict=True):
             events = services.submit(prompt, NEW, mode=mode, draft_tokens=BLOCK - 1)
             tokens, complete = collect(events)

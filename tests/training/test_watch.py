@@ -53,7 +53,7 @@ def test_evaluation_is_what_the_services_accept(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == [6, 12]
     found = lines[-1]["evaluation"]
     stops, lengths = tiny.target().config.eos_token_ids, {}
-    with engines(TARGET, tmp_path / EXPORT) as services:
+    with engines(TARGET, tmp_path / EXPORT, int8=False) as services:
         for start, workload in ((0, "even"), (1, "odd")):
             tokens = steps = 0
             for prompt in PROMPTS[start::2]:

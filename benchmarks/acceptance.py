@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from benchmarks import provenance
 from benchmarks.arms import ServiceArm
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in names(args.workload)
         for index, text in enumerate(load(name, args.prompts))
     ]
-    config = stack_config(args, show_logs=False)
+    config = replace(stack_config(args, show_logs=False), confidence_threshold=None)
     with Stack(config) as stack, Client(stack.router_address) as client:
         info = client.model_info()
         log = SampleLog.open(args.samples, settings(info, args))

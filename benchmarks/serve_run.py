@@ -70,12 +70,14 @@ def servers(plan: ServePlan, arm: Arm) -> Iterator[tuple[str | None, Places]]:
 
 
 def arm_config(config: StackConfig, arm: Arm, timeline: Path) -> StackConfig:
-    """AR runs without a draft loaded at all: nothing holds it back."""
+    """AR runs without a draft loaded at all: nothing holds it back. Only `auto` may end blocks."""
     mine = replace(config, mode=arm.mode, timeline=timeline)
     if arm.is_plain:
         return replace(mine, draft=None, width=None, width_policy=None, data_plane=None)
     width, policy = arm.width or config.width, arm.width_policy or config.width_policy
-    return replace(mine, width=width, width_policy=policy)
+    whole = not arm.auto or config.synthetic_acceptance is not None
+    threshold = None if whole else config.confidence_threshold
+    return replace(mine, width=width, width_policy=policy, confidence_threshold=threshold)
 
 
 def new_cell(arm: Arm, load: Load, workload: str, repeat: int) -> Cell:

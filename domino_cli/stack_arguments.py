@@ -121,7 +121,7 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="P",
         help="on a CPU: as of the draft service: a Domino block ends where the draft's own chance "
-        f"for it falls below P (default: {CONFIDENCE_THRESHOLD}; 0 keeps whole blocks)",
+        f"for it falls below P (default: {CONFIDENCE_THRESHOLD}, with --width 0: whole blocks)",
     )
     group.add_argument(
         "--deterministic",
@@ -220,9 +220,9 @@ def _plane_of_devices(args: argparse.Namespace, draft: str | None) -> str | None
 
 
 def _threshold(args: argparse.Namespace, draft: str | None) -> float | None:
-    """Of a draft on a CPU, where no flag says it."""
+    """Of a draft on a CPU, where no flag says it; a width that is given means whole blocks."""
     on_cpu = (args.draft_device or args.device or "cpu") == "cpu"
-    default = CONFIDENCE_THRESHOLD if draft and on_cpu else None
+    default = CONFIDENCE_THRESHOLD if draft and on_cpu and not args.width else None
     return default if args.confidence_threshold is None else args.confidence_threshold
 
 

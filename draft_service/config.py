@@ -41,7 +41,7 @@ class DraftServiceConfig(ServiceOptions):
     int8: bool = field(
         True,
         help="on a CPU with AVX-512 VNNI, in float32: the draft's weights and the products of its "
-        "rows in 8 bits, which makes a draft more than twice as fast and accepts some 2% less; "
+        "rows in 8 bits, which makes a draft more than twice as fast and accepts some 1% less; "
         "answers are the target's own either way",
     )
     domino_candidates: str = field(

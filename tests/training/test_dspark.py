@@ -95,7 +95,7 @@ def test_an_overfit_draft_is_accepted_when_served(tmp_path: Path, kind: str) -> 
     found = evaluate(tiny.target(TAPS), draft, prompts, width=BLOCK, new=NEW, more_stops=[256])
     least = [math.ceil((len(a) - 1) / BLOCK) for a in answers]  # steps if all proposals were right
     steps = 0
-    with engines(TARGET, draft) as services:
+    with engines(TARGET, draft, int8=False) as services:
         for prompt, answer in zip(asked, answers, strict=True):
             events = services.submit(
                 prompt, NEW, mode=MODES["dspark"], draft_tokens=BLOCK - 1, stop_ids=[256]

@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from tests.recorded_models import TARGET
 from tests.training import runs
-from training.checkpoint import MODEL, TRACKER
+from training.checkpoint import TRACKER
 from training.dataset import write_dataset
 from training.watch import METRICS
 
@@ -65,8 +63,3 @@ def test_variables_name_and_size_a_run(tmp_path: Path, processes: str) -> None:
     assert (folder / "export" / "model.safetensors").is_file()
     run(tmp_path, "lr=6e-4", **variables, OMP_NUM_THREADS="1")  # nothing left to do
     assert len((folder / METRICS).read_text().splitlines()) == 2
-    if processes == "2":
-        weights = load_file(folder / "iter_0000004" / MODEL)
-        run(tmp_path, "accumulation=2", **variables | {"PROCESSES": "1", "RUN_NAME": "one"})
-        for name, weight in load_file(tmp_path / "one" / "iter_0000004" / MODEL).items():
-            torch.testing.assert_close(weights[name], weight, atol=2e-5, rtol=1e-4)

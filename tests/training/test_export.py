@@ -88,7 +88,9 @@ def test_an_overfit_draft_is_accepted_when_served(tmp_path: Path) -> None:
     answers = Generator(target, limits, stop_ids=[256]).answers(PROMPTS)
     documents = [document(p, a) for p, a in zip(PROMPTS, answers, strict=True)]
     config = runs.config(
-        tmp_path, steps=500, rows=2, row_length=96, anchors=32, base_steps=100, gru_hidden_dim=64
+        tmp_path,
+        **{"steps": 350, "lr": 4e-3, "base_steps": 70, "gru_hidden_dim": 64},
+        **{"rows": 2, "row_length": 96, "anchors": 32},
     )
     session = open_session(config, lambda _: None, documents=documents)
     folder = session.run(lambda _: None)

@@ -158,8 +158,9 @@ def test_the_engine_drafts_from_the_rows_its_label_says(label: str) -> None:
     used = hidden if label == "shift" else hidden[1:]
     expected = plain_rollout(folder, used, current, 0)
 
-    sizes = {"threads": 1, "page_size": 16, "kv_tokens": 64}
-    config = DraftServiceConfig(target=TARGET, draft=folder, int8=False, **sizes)
+    config = DraftServiceConfig(
+        target=TARGET, draft=folder, threads=1, page_size=16, kv_tokens=64, int8=False
+    )
     peer = Peer(load(config).engine)
     wanted = step(1, 1, 0, 11, current=current, draft_tokens=len(expected))
     answer = peer.exchange(wanted, rows=rows, opens=[peer.open(1, positions=20)])

@@ -51,7 +51,8 @@ assert found.verified.out[:, :2].tolist() == [
 assert found.verified.positions.tolist() == [4, 4, 5]
 assert found.verified.slots.tolist() == [8 * PAGE, 8 * PAGE, 8 * PAGE + 1]
 on = first_tokens(target, normed[:5], work[3:], table, PAGE)
-assert on.verified is None and on.answer()[0] == choose(normed[:0] @ head.T, work[3:4], [True], target.vocabulary)[0]
+chosen = choose(normed[:0] @ head.T, work[3:4], [True], target.vocabulary)
+assert on.verified is None and on.answer()[0] == chosen[0]
 block = item(4, 3, 3)
 wide = first_tokens(target, normed[:3], [block], table, PAGE)
 assert wide.verified is None

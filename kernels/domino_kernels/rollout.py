@@ -135,7 +135,6 @@ class DominoRollout:
         self.resident = ResidentRollout(
             weights, table, self._steps.stacked, machine, full=full, proposals=self.proposals,
             max_batch=batch, first=self._offset, peers=peers,
-            most_tokens=shard.padded if shard else None,
         )  # fmt: skip
         if self.resident.largest_batch >= self._certified_batch:
             self.certified = None  # never used

@@ -22,9 +22,9 @@ from .rollout_weights import DominoWeights
 
 TILE, WARPS, BLOCK = 8, 16, 128
 SIX_BIT_WEIGHT = 33.0  # D_WEIGHT of rollout.cu
-# Requests up to which one launch was measured faster than several, where at least half of the copy
-# stays in shared memory, and where not (benchmarks/rollout_h200_2026-11-30b.md).
-LARGEST_BATCH, LARGEST_OUTSIDE = 16, 8
+# Requests up to which one launch was measured faster than several (benchmarks/
+# rollout_h200_2026-11-30c.md).
+LARGEST_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +60,11 @@ class ResidentRollout:
     def __init__(
         self, weights: DominoWeights, table: Tensor, stacked: Tensor, machine: Machine,
         *, full: bool, proposals: int, max_batch: int, first: int = 0,
-        peers: PeerKeys | None = None, most_tokens: int | None = None,
+        peers: PeerKeys | None = None,
     ) -> None:  # fmt: skip
         """table [tokens, 3G] float32, stacked [E + 3G, G] as GruSteps has them. full: score every
         token exactly (mode 0). first: the token of row 0 of W2. peers: where keys of other ranks
-        come, `key_slots` of them a half. most_tokens: of any rank, by which all decide alike."""
+        come, `key_slots` of them a half."""
         self._weights, self._table, self._stacked = weights, table, stacked
         self._machine, self._full, self._first, self._peers = machine, full, first, peers
         self._ranks = len(peers.pointers) if peers else 1
@@ -72,9 +72,7 @@ class ResidentRollout:
         self._records = _records(weights.w2, self._width)
         tiles, record = self._records.shape
         self._tiles, self._each, self._record = tiles, -(-tiles // machine.ctas), record
-        largest = -(-(most_tokens or len(weights.w2)) // (TILE * machine.ctas))
-        outside = 2 * self._near(-(-LARGEST_BATCH // 8), largest) < largest
-        self.largest_batch = LARGEST_OUTSIDE if outside else LARGEST_BATCH
+        self.largest_batch = LARGEST_BATCH
         device = weights.w2.device
         words = sum(self._sizes(max_batch, proposals))
         self._slots = torch.full((words,), EMPTY, dtype=torch.int64, device=device)

@@ -27,7 +27,7 @@
 #define PER_LANE(count) (((count) + 31) / 32)
 #define PASS (OCTETS < 2 ? OCTETS : 2)    // octets scanned at once
 #define CHUNKS ((G / 32 + WARPS - 1) / WARPS)  // of a state, by a warp
-#define NEAR (PASS == 1 ? 4 : 2)          // pairs whose base logits are on their way
+#define NEAR (PASS == 1 ? 2 : 1)          // pairs whose base logits are on their way
 #define LIKELY 8                          // requests whose likely tokens' gates are asked for
 #define TOGETHER (FULL ? 2 : 1)           // tiles evaluated at once
 #define EACH ((REQUESTS + WARPS - 1) / WARPS)  // requests of a warp, at most

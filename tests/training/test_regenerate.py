@@ -140,6 +140,11 @@ def test_an_interrupt_waits_for_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
         ended.set()
 
     monkeypatch.setattr("verify_service.load.load", load)
-    with pytest.raises(KeyboardInterrupt):
-        next(answers(PROMPTS, range(1), new=NEW))
+    # A suite that was started in the background ignores interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            next(answers(PROMPTS, range(1), new=NEW))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ended.is_set()

@@ -41,8 +41,9 @@ def throughput_table(cells: Cells, titles: dict[str, str], load: str) -> str:
         text = f"{speed:.1f}" + (f" ({ratio:.2f}x)" if ratio else "")
         return f"**{text}**" if arm == cells.fastest(load, workload) else text
 
-    return f"{load}: output tok/s (speed-up over AR), **fastest**\n\n" + by_workload(
-        cells, titles, cells.arms, cell
+    return (
+        f"{load}: output tok/s (speed-up over AR), **fastest speculative arm**\n\n"
+        + by_workload(cells, titles, cells.arms, cell)
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.plot_serve import plot
 
 RESULT = (
-    Path(__file__).parent.parent.parent / "benchmarks" / "serve_cpu_xeon-2.8ghz-2c_2026-11-30.json"
+    Path(__file__).parent.parent.parent / "benchmarks" / "serve_cpu_xeon-2.8ghz-2c_2026-11-30b.json"
 )
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.chaos.cluster import Cluster, cluster
+from tests.chaos.cluster import Cluster, Member, cluster
 from tests.chaos.kills import freeze, freeze_rank
 from tests.chaos.traffic import Case
 
@@ -24,23 +25,28 @@ def services(tokenizer: Path) -> Iterator[Cluster]:
         yield running
 
 
+def frozen(services: Cluster, victim: Member, cases: Sequence[Case], sign: str) -> dict[str, Any]:
+    """Again where `sign` says that nobody needed it: whose streams run when it stops is chance."""
+    for seed in range(7, 12):
+        found = freeze(services, victim, cases, seed)
+        assert (found["identical"], found["errors"]) == (found["streams"], ())
+        assert found["leaks"] == {}
+        if found[sign]:
+            return found
+    raise AssertionError("it always froze when nobody needed it")
+
+
 def test_a_verify_group(services: Cluster, cases: Sequence[Case]) -> None:
     """Prevents streams that wait for a swapped-out or unreachable machine for ever, and what its
     requests held from being kept once it goes on. Two pings take 4 s here; without a limit of our
     own gRPC waits a minute for the second one's answer."""
-    found = freeze(services, services.verifies[0], cases, 7)
-    assert (found["identical"], found["errors"]) == (found["streams"], ())
-    assert found["stood_still"] > 0, "it froze when nobody needed it"
+    found = frozen(services, services.verifies[0], cases, "stood_still")
     assert found["longest_gap_s"] < 30
-    assert found["leaks"] == {}
 
 
 def test_the_only_draft(services: Cluster, cases: Sequence[Case]) -> None:
     """Prevents streams that wait for a draft, and one that came back from being left alone."""
-    found = freeze(services, services.drafts[0], cases, 7)
-    assert (found["identical"], found["errors"]) == (found["streams"], ())
-    assert found["hit"] > 0, "it froze when nobody needed it"
-    assert found["leaks"] == {}
+    frozen(services, services.drafts[0], cases, "hit")
 
 
 def test_a_rank(ranks: Cluster, cases: Sequence[Case]) -> None:

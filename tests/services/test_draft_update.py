@@ -158,6 +158,14 @@ def test_a_bad_checkpoint_is_refused_and_the_old_one_serves(
         assert [i for _, link in verify.links.items() if (i := link.alive)], "the stream ended"
 
 
+def update_and_part(verify: Verify, draft: Draft, folder: Path) -> None:
+    """Returns when the stream to the old version has ended: who comes then drafts with the new."""
+    before = dict(verify.links.items())[draft.address]
+    update(draft, folder)
+    while before.alive:
+        time.sleep(0.01)
+
+
 def test_two_versions_at_once(tmp_path: Path) -> None:
     """While drafts are updated one after another each goes on drafting as if it were alone."""
     poor = other_weights(tmp_path)
@@ -166,10 +174,7 @@ def test_two_versions_at_once(tmp_path: Path) -> None:
         expected = [ids for ids, _ in old]
         place = partial(seat, two.stub, two.address, positions=500)
         calls = [start(verify.stub, prompt, 400, place()) for prompt in PROMPTS[:2]]
-        before = dict(verify.links.items())[one.address]
-        update(one, DOMINO_SHIFT)
-        while before.alive:
-            time.sleep(0.01)
+        update_and_part(verify, one, DOMINO_SHIFT)
         both = [
             start(verify.stub, prompt, NEW, seat(draft.stub, draft.address))
             for prompt in PROMPTS
@@ -186,7 +191,7 @@ def test_two_versions_at_once(tmp_path: Path) -> None:
             ids, done = call.finish()
             assert ids == generate(verify.stub, prompt, 400)[0]
             assert done.speculation.plain_steps <= 1, "it lost the draft it began with"
-        update(two, DOMINO_SHIFT)
+        update_and_part(verify, two, DOMINO_SHIFT)
         assert steps_of(drafted(verify, two)) == steps_of(updated)
 
 

@@ -67,11 +67,12 @@ def test_a_restarted_draft_is_used_by_the_request_that_lost_it(verify: Verify) -
         assert verify.engine.idle.wait(60)
         assert loads(second) == (0, 0, 0)
     assert whole == expected
-    # Replayed rows make the draft what it was: the same proposals are accepted per drafted step.
+    # Replayed rows make the draft what it was: proposals are accepted again, where wrong rows leave
+    # one in a hundred steps; which stretch of the answer went without them is chance.
     drafted_steps = done.speculation.verify_steps - done.speculation.plain_steps
     rate = done.speculation.accepted_tokens / drafted_steps
     usual = alone.speculation.accepted_tokens / alone.speculation.verify_steps
-    assert rate > usual / 2
+    assert rate > usual / 4
     assert waiting(verify) == 0
 
 

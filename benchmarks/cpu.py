@@ -4,7 +4,6 @@ Fixed prompts through the three running services, in float32 and bfloat16. A flo
 not AR's token for token makes the exit code 1. The table comes last, everything else with --json.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -25,6 +24,7 @@ from domino_cli.progress import say
 from domino_cli.stack import Stack, StackConfig
 from domino_cli.stack_config import CONFIDENCE_THRESHOLD
 from domino_client import Client
+from serving.options import Parser
 
 WARM_UP_TOKENS = 4
 MOST_OTHER_WORK = 0.25  # of the CPU time; beyond it, threads that wait for each other cost tenfold
@@ -32,7 +32,7 @@ MOST_OTHER_WORK = 0.25  # of the CPU time; beyond it, threads that wait for each
 
 def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog="domino-serve bench cpu", description=__doc__)
+    parser = Parser(prog="domino-serve bench cpu", description=__doc__)
     add_arguments(parser)
     args = parser.parse_args(argv)
     origin = provenance.Origin.at_start(provenance.command("cpu", argv))

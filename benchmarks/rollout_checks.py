@@ -13,6 +13,7 @@ from torch import Tensor
 from benchmarks.rollout_generator import Generated, Shapes, generate
 from domino_kernels.rollout import DominoRollout, Mode
 from domino_kernels.rollout_reference import rollout_reference
+from domino_kernels.rollout_resident import LARGEST_BATCH
 
 BATCHES = (1, 8, 11, 64)
 MODES: tuple[Mode, ...] = (0, "certified", 64)
@@ -81,7 +82,7 @@ def modes(device: str, dtypes: tuple[torch.dtype, ...]) -> Iterator[str]:
             pool = float((runs[64].run(hidden, current) == pooled.ids).double().mean())
             if pool < 0.97:
                 raise CheckFailed(f"pool of 64: agreement {pool}")
-            once = runs[0].resident is not None and batch <= runs[0].resident.largest_batch
+            once = runs[0].resident is not None and batch <= LARGEST_BATCH
             kind = "one launch" if once else "several launches"
             if batch == 1 and not resident:
                 same("without input table", without.run(hidden, current), exact)

@@ -136,7 +136,7 @@ class DominoRollout:
             weights, table, self._steps.stacked, machine, full=full, proposals=self.proposals,
             max_batch=batch, first=self._offset, peers=peers,
         )  # fmt: skip
-        if self.resident.largest_batch >= self._certified_batch:
+        if self._certified_batch <= RESIDENT_BATCH:
             self.certified = None  # never used
 
     def _make_pool(self, size: int) -> PoolScorer:
@@ -164,7 +164,7 @@ class DominoRollout:
         return ids
 
     def _in_one_launch(self, batch: int) -> bool:
-        return self.resident is not None and batch <= self.resident.largest_batch
+        return self.resident is not None and batch <= RESIDENT_BATCH
 
     def _early(self, step: int) -> bool:
         """Whether the kernel before the step's first is the only one that it waits for."""

@@ -51,8 +51,6 @@ def fits(weights: DominoWeights, tokens: int, ctas: int) -> str | None:
 class ResidentRollout:
     """Steps of one head on one GPU; buffers for `max_batch` requests of `proposals` tokens each.
 
-    largest_batch: requests up to which several launches are not faster.
-
     Runs of one object must follow each other: they share its slots, and a run that empties those of
     another leaves it waiting for ever.
     """
@@ -72,7 +70,6 @@ class ResidentRollout:
         self._records = _records(weights.w2, self._width)
         tiles, record = self._records.shape
         self._tiles, self._each, self._record = tiles, -(-tiles // machine.ctas), record
-        self.largest_batch = LARGEST_BATCH
         device = weights.w2.device
         words = sum(self._sizes(max_batch, proposals))
         self._slots = torch.full((words,), EMPTY, dtype=torch.int64, device=device)

@@ -1,7 +1,8 @@
 """A router's side of verify and draft for tests: seats, requests, whole answers."""
 
 import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,22 @@ def seat(
     return verify_pb2.DraftSeat(
         address=address, ticket=ticket, mode=mode, draft_tokens=draft_tokens
     )
+
+
+def until_drafted(
+    stub: verify_pb2_grpc.VerifyServiceStub,
+    prompt: Sequence[int],
+    max_tokens: int,
+    place: Callable[[], verify_pb2.DraftSeat],
+) -> list[tuple[list[int], verify_pb2.VerifyComplete]]:
+    """Answers to one request on a new seat each, until one is drafted for: a draft that was away is
+    left alone for a second."""
+    deadline = time.monotonic() + TIMEOUT_S / 2
+    answers = [generate(stub, prompt, max_tokens, place())]
+    while answers[-1][1].speculation.mode != spec.MODE_DOMINO:
+        assert time.monotonic() < deadline, "it is never used again"
+        answers.append(generate(stub, prompt, max_tokens, place()))
+    return answers
 
 
 @dataclass(slots=True)

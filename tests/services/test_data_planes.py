@@ -21,7 +21,7 @@ from serving.transport.shm import OwnShm
 from tests.recorded_models import HIDDEN, PROMPTS
 from tests.services import served
 from tests.services.processes import Process, running
-from tests.services.requests import Call, generate, seat, start
+from tests.services.requests import Call, generate, seat, start, until_drafted
 from tests.services.served import Draft, Verify, serve_draft, serve_verify
 from verify_service import draft_recovery
 from verify_service.config import VerifyConfig
@@ -191,11 +191,9 @@ def test_a_draft_killed_with_rows_in_its_slot(monkeypatch: pytest.MonkeyPatch) -
         assert ids == expected
         assert done.speculation.plain_steps > 10
         with running("draft_service", port=first.port) as second:
-            deadline, mode = time.monotonic() + WAIT_S, spec.MODE_AR
-            while mode != spec.MODE_DOMINO:  # a draft that was away is left alone for a second
-                assert time.monotonic() < deadline
-                ids, done = generate(verify.stub, PROMPTS[0], 60, place_at(second))
-                mode = done.speculation.mode
+            place = partial(place_at, second)
+            until_drafted(verify.stub, PROMPTS[0], 60, place)  # the last one maybe from midway on
+            ids, done = generate(verify.stub, PROMPTS[0], 60, place())
             assert planes(verify) == [SHM]
         assert (ids, done.speculation.plain_steps < 10) == (expected[:60], True)
     nothing_is_left()

@@ -1,7 +1,7 @@
 """Losing a draft costs speed, never output, however it is lost; a new one is taken up."""
 
 import signal
-import time
+from functools import partial
 
 import grpc
 import pytest
@@ -12,7 +12,7 @@ from serving.channel import channel
 from serving.errors import Mismatch, Overloaded, from_rpc_error
 from tests.recorded_models import BLOCK, DOMINO_NOSHIFT, PROMPTS
 from tests.services.processes import running
-from tests.services.requests import generate, seat, start
+from tests.services.requests import generate, seat, start, until_drafted
 from tests.services.served import join_readers, serve_draft, serve_verify
 
 PROMPT = PROMPTS[0]
@@ -45,14 +45,10 @@ def test_a_killed_draft_and_its_successor(caplog: pytest.LogCaptureFixture) -> N
         assert "runs plain: draft service" in caplog.text
 
         with running("draft_service", port=draft.port) as again, channel(again.address) as calls:
-            drafts, mode = draft_pb2_grpc.DraftServiceStub(calls), spec.MODE_AR
-            deadline = time.monotonic() + 60
-            while mode != spec.MODE_DOMINO:  # a draft that was away is left alone for a second
-                assert time.monotonic() < deadline, "it is never used again"
-                ids, done = generate(verify.stub, PROMPT, 40, seat(drafts, again.address))
-                mode = done.speculation.mode
-                assert ids == expected[:40]
-        assert done.speculation.accepted_tokens > 0
+            again_there = partial(seat, draft_pb2_grpc.DraftServiceStub(calls), again.address)
+            answers = until_drafted(verify.stub, PROMPT, 40, again_there)
+        assert all(ids == expected[:40] for ids, _ in answers)
+        assert answers[-1][1].speculation.accepted_tokens > 0
         assert not [r for r in caplog.records if r.exc_info], "losing a draft is no bug"
 
 

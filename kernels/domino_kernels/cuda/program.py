@@ -50,10 +50,10 @@ class CudaKernel:
         from cuda.bindings import driver
 
         binary = compiled(name, tuple(sorted(definitions.items())), _architecture())
-        self._module = _check(driver.cuModuleLoadData(binary))
-        self._function = _check(driver.cuModuleGetFunction(self._module, name.encode()))
+        self._module = check(driver.cuModuleLoadData(binary))
+        self._function = check(driver.cuModuleGetFunction(self._module, name.encode()))
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _check(driver.cuFuncSetAttribute(self._function, limit, shared_bytes))
+        check(driver.cuFuncSetAttribute(self._function, limit, shared_bytes))
         self._shared_bytes, self._together = shared_bytes, together
 
     def launch(self, ctas: int, threads: int, params: ctypes.Structure) -> None:
@@ -73,7 +73,7 @@ class CudaKernel:
             way.value.programmaticStreamSerializationAllowed = 1
         config.attrs, config.numAttrs = [way], 1
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(params))
-        _check(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(arguments), 0))
+        check(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(arguments), 0))
 
 
 def compiled(name: str, definitions: tuple[tuple[str, int], ...], architecture: str) -> bytes:
@@ -82,7 +82,7 @@ def compiled(name: str, definitions: tuple[tuple[str, int], ...], architecture: 
 
     options = [f"--gpu-architecture={architecture}", "-default-device", "--std=c++17"]
     options += [f"-D{key}={value}" for key, value in definitions]
-    text, version = source(name), _check(nvrtc.nvrtcVersion())
+    text, version = source(name), check(nvrtc.nvrtcVersion())
     key = hashlib.sha256(f"{version} {options} {text}".encode()).hexdigest()[:16]
     file = cache_dir() / f"{name}-{key}.cubin"
     if file.exists():
@@ -99,14 +99,14 @@ def _compile(name: str, text: str, options: list[str]) -> bytes:
     """Raises CudaError with the compiler's words."""
     from cuda.bindings import nvrtc
 
-    program = _check(nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], []))
+    program = check(nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], []))
     (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        log = b" " * _check(nvrtc.nvrtcGetProgramLogSize(program))
-        _check(nvrtc.nvrtcGetProgramLog(program, log))
+        log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
+        check(nvrtc.nvrtcGetProgramLog(program, log))
         raise CudaError(f"{name}.cu: {log.decode()}")
-    binary: bytes = b" " * _check(nvrtc.nvrtcGetCUBINSize(program))
-    _check(nvrtc.nvrtcGetCUBIN(program, binary))
+    binary: bytes = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
+    check(nvrtc.nvrtcGetCUBIN(program, binary))
     return binary
 
 
@@ -117,7 +117,7 @@ def shared_limit(device: torch.device) -> int:
     names = driver.CUdevice_attribute
     limit = names.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
     index = torch.cuda.current_device() if device.index is None else device.index
-    found: int = _check(driver.cuDeviceGetAttribute(limit, index))
+    found: int = check(driver.cuDeviceGetAttribute(limit, index))
     return found
 
 
@@ -126,7 +126,7 @@ def _architecture() -> str:
     return f"sm_{major}{minor}a" if major >= 9 else f"sm_{major}{minor}"  # a: what only it has
 
 
-def _check(answer: tuple[Any, ...]) -> Any:
+def check(answer: tuple[Any, ...]) -> Any:
     """The values behind the result code, which must be success."""
     result, *values = answer
     if int(result) != 0:

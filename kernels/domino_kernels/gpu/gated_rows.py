@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from domino_kernels.cuda.program import CudaKernel, available
+from domino_kernels.cuda.program import CudaKernel, available, check
 
 ROWS, COLUMNS, DEPTH, THREADS = 256, 96, 64, 384  # as in gated_rows.cu
 SHARED_BYTES = 4 * (ROWS + 2 * COLUMNS) * DEPTH * 2 + 64 + 1024  # stages, barriers, alignment
@@ -65,18 +65,19 @@ def _tiles(x: Tensor, sizes: tuple[int, ...], tile: tuple[int, ...]) -> Any:
     from cuda.bindings import driver
 
     strides = [sizes[0] * 2, sizes[0] * sizes[1] * 2][: len(sizes) - 1]
-    result, found = driver.cuTensorMapEncodeTiled(
-        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        len(sizes),
-        x.data_ptr(),
-        [driver.cuuint64_t(size) for size in sizes],
-        [driver.cuuint64_t(stride) for stride in strides],
-        [driver.cuuint32_t(size) for size in tile],
-        [driver.cuuint32_t(1)] * len(sizes),
-        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    found = check(
+        driver.cuTensorMapEncodeTiled(
+            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            len(sizes),
+            x.data_ptr(),
+            [driver.cuuint64_t(size) for size in sizes],
+            [driver.cuuint64_t(stride) for stride in strides],
+            [driver.cuuint32_t(size) for size in tile],
+            [driver.cuuint32_t(1)] * len(sizes),
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
     )
-    assert int(result) == 0, result
     return (ctypes.c_ubyte * 128).from_buffer_copy(ctypes.string_at(found.getPtr(), 128))

@@ -23,12 +23,12 @@ from typing import Any
 from benchmarks import services_check
 from domino_cli.demo import PROMPTS
 from domino_cli.errors import CommandError
-from domino_cli.rank_processes import rank_variables
 from domino_cli.service_process import Event, ServiceProcess
 from domino_cli.stack import Stack, StackConfig, flags
 from domino_client import ChatTurn, Client
 from domino_client.request import RequestArgs
 from serving.errors import ServingError
+from serving.unused_port import unused_port
 
 Ids = list[tuple[int, ...]]
 ARMS: dict[str, RequestArgs] = {
@@ -87,7 +87,7 @@ def of_cpu(config: StackConfig, max_tokens: int, kept: Path | None) -> Run:
 def under_torchrun(config: StackConfig, max_tokens: int) -> Run:
     """Plain answers of a group that torchrun starts, a router in front."""
     run, events = Run(), queue.SimpleQueue[Event]()
-    address = rank_variables(1)[0]["MASTER_PORT"]
+    address = str(unused_port())
     runner = ["--nproc-per-node", str(config.tp), "--master-port", address, "-m", "verify_service"]
     verify = replace(config, draft=None).verify_flags()
     with ExitStack() as running:

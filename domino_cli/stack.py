@@ -144,13 +144,12 @@ class Stack:
             own = f"{prefix}{RANK}{rank}" if rank else name
             self._start(own, _Command(module, arguments, ranks[rank]))
 
-    def _start(self, name: str, command: _Command, place: Sequence[str] = ()) -> None:
-        """place: flags beside the command's, for where it is to listen."""
+    def _start(self, name: str, command: _Command) -> None:
         self._commands[name] = command
         self._services[name] = ServiceProcess(
             name,
             command.module,
-            [*command.arguments, *place],
+            command.arguments,
             events=self._events,
             say=self.say if self.config.show_logs else _discard,
             environment=command.environment,
@@ -160,15 +159,13 @@ class Stack:
         return self.addresses.get("verify" if name == BOTH else name, "")
 
     def _start_again(self, first: str) -> None:
-        """All ranks of a service, where the others find it."""
+        """All ranks of a service; their command lines have the place where the others look."""
         names = [name for name in self._services if _first_of(name) == first]
         for name in reversed(names):
             self._services[name].stop(RANKS_END_S)
         self._forget(names)
-        _, _, port = self._address_of(first).rpartition(":")
-        place = flags({"port": port}) if port.isdecimal() else []  # a Unix socket has none
         for name in names:
-            self._start(name, self._commands[name], place if name == first else ())
+            self._start(name, self._commands[name])
 
     def _forget(self, names: Sequence[str]) -> None:
         """Drops what these services said before they ended."""

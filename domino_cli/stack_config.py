@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from serving.unused_port import unused_port
+
 CONFIDENCE_THRESHOLD = 0.08  # of drafts on a CPU; benchmarks/cpu_model_2026-11-30.md
 IN_PROCESS = "in-process"  # verify and draft in one process; other planes are the services' own
 
@@ -20,7 +22,8 @@ class StackConfig:
     tp: processes that hold the target together, on a GPU each; the first is `verify`.
     draft_tp: the same of the draft; the first is `draft`.
     data_plane: how rows go from verify to draft; IN_PROCESS makes one process of the two.
-    port: the router's; the other two take free ports, or Unix sockets in the folder `sockets`.
+    port: the router's, 0 for a free one; the other two take free ports, or Unix sockets in the
+        folder `sockets`. Whoever is started again has the same.
     metrics_port: the router's, verify's and draft's are the next two.
     """
 
@@ -72,7 +75,7 @@ class StackConfig:
             "listen": f"unix:{self.sockets.absolute()}/{name}.sock" if self.sockets else None,
         }
         models = {"target": self.target, "draft": self.draft}
-        return flags({**models, **values, "host": self.host, "port": 0})
+        return flags({**models, **values, "host": self.host, "port": unused_port(self.host)})
 
     def verify_flags(self) -> list[str]:
         return [
@@ -120,7 +123,7 @@ class StackConfig:
             "mode": self.mode,
             "use_generation_config": self.use_generation_config,
             "host": self.host,
-            "port": self.port,
+            "port": self.port or unused_port(self.host),
         }
         return [*flags(own), *self.metrics_flags(0)]
 

@@ -4,7 +4,6 @@ import os
 import queue
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from domino_cli.stack import flags
 from domino_serve.v1 import draft_pb2, draft_pb2_grpc, verify_pb2, verify_pb2_grpc
 from serving.channel import channel
 from serving.transport.segment import FOLDER, PREFIX
+from serving.unused_port import unused_port
 from tests.recorded_models import DOMINO_SHIFT, TARGET
 
 START_S: Final = 180.0
@@ -27,11 +27,6 @@ END_S: Final = 90.0
 CALL_S: Final = 30.0
 _SEGMENT: Final = re.compile(f"{PREFIX}[0-9a-f]+")
 MODELS: Final = {"target": TARGET, "draft": DOMINO_SHIFT, "threads": 1, "page_size": 16}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @dataclass(slots=True)
@@ -45,7 +40,7 @@ class Member:
     options: dict[str, object]
     through: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
-    port: int = field(default_factory=free_port)
+    port: int = field(default_factory=unused_port)
     process: ServiceProcess | None = None
     starts: int = 0
     log: list[str] = field(default_factory=list)
@@ -224,5 +219,5 @@ def _members(
     through: Sequence[str],
     measured: bool,
 ) -> list[Member]:
-    pages = [{"metrics_port": free_port()} if measured else {} for _ in range(count)]
+    pages = [{"metrics_port": unused_port()} if measured else {} for _ in range(count)]
     return [Member(module, {**options, **page}, through) for page in pages]

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1.verify_pb2_grpc import VerifyServiceStub
 from serving.channel import channel
+from serving.unused_port import unused_port
 from tests.deploy.containers import OWN_PLACE, write_models
 from tests.deploy.manifests import config_text, pods
 from tests.recorded_models import PROMPTS
@@ -20,11 +20,6 @@ from tests.services.requests import start
 
 END_S, TOKENS = 120, 60
 ON_CPU = ["--device", "cpu", "--dtype", "float32", "--threads", "1", "--kv-tokens", "2048"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def command(index: int, port: int, folder: Path) -> list[str]:
@@ -52,7 +47,7 @@ def command(index: int, port: int, folder: Path) -> list[str]:
 
 @contextmanager
 def running_group(folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    port = free_port()
+    port = unused_port()
     nodes = [
         subprocess.Popen(
             command(index, port, folder), stdout=subprocess.PIPE, text=True, start_new_session=True

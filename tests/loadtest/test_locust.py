@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from loadtest.plan import Plan
 from loadtest.prompts import LoadPrompt
 from loadtest.run import prepare, run
 from loadtest.summary import summarise
+from serving.unused_port import unused_port
 
 STRICT = (sys.executable, "-W", "error")
 
@@ -98,7 +98,7 @@ def test_records_that_cannot_be_written_are_told_before(server: Started, tmp_pat
 def test_locusts_own_page_shows_the_run(server: Started, tmp_path: Path) -> None:
     """Prevents a page without our requests on it."""
     command = prepare(plan(server.address, 3), tmp_path / "r.jsonl")
-    page = ["--autostart", "--web-host", "127.0.0.1", "--web-port", str(free_port())]
+    page = ["--autostart", "--web-host", "127.0.0.1", "--web-port", str(unused_port())]
     process = subprocess.Popen([*STRICT, *command, *page], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
@@ -120,11 +120,6 @@ def answer(url: str) -> bytes:
     except urllib.error.URLError:
         time.sleep(0.05)
         return b""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 def test_the_command_prints_a_summary_and_keeps_it(

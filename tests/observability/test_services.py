@@ -1,6 +1,5 @@
 """The metrics pages of three running services, against what their client was told."""
 
-import socket
 from collections.abc import Iterator
 from urllib.request import urlopen
 
@@ -8,19 +7,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from domino_client import BadRequest, Client, Completion
+from serving.unused_port import unused_port
 from tests.observability.every_instrument import every_instrument
 from tests.recorded_models import PROMPTS
 from tests.services.whole import whole
 
 SERVICES = ("router", "verify", "draft")
 Page = dict[str, dict[tuple[str, ...], float]]
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def read(port: int) -> Page:
@@ -47,7 +40,7 @@ def run(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[dict[str, Page], list[Completion]]]:
     """Pages after two drafted requests, a plain one and a refused one; what the client got."""
-    ports = {name: free_port() for name in SERVICES}
+    ports = {name: unused_port() for name in SERVICES}
     options = {name: {"metrics_port": port} for name, port in ports.items()}
     folder = tmp_path_factory.mktemp("measured") / "target"
     with (

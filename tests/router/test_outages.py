@@ -1,7 +1,6 @@
 """Peers that are absent, late, full or of another kind: what the router does at start and after."""
 
 import json
-import socket
 import subprocess
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -11,15 +10,11 @@ import pytest
 from domino_client import Client, Completion
 from serving.errors import BadRequest, DraftUnavailable, Mismatch, Overloaded, PeerUnavailable
 from serving.fingerprint import tokenizer_hash
+from serving.unused_port import unused_port
 from tests.router.fake_services import HANG, FakeDraft, FakeVerify, served
 from tests.router.router_process import command, running_router
 
 NOBODY = "127.0.0.1:1"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def refusal(*argv: str) -> tuple[int, str]:
@@ -42,7 +37,7 @@ def test_an_absent_draft_costs_speed_only(target: Path) -> None:
 
 def test_a_draft_that_comes_later_is_used(target: Path) -> None:
     """Prevents a router that must be restarted after its draft was."""
-    port = free_port()
+    port = unused_port()
     draft = FakeDraft()
     with (
         served(FakeVerify()) as verify,
@@ -71,7 +66,7 @@ def test_without_a_draft_only_plain_is_served(target: Path) -> None:
 
 def test_a_verify_service_that_goes_is_unavailable_until_it_returns(target: Path) -> None:
     """Prevents hanging requests, a dead router, and one that needs a restart of its own."""
-    port = free_port()
+    port = unused_port()
     with ExitStack() as router:
         with served(FakeVerify(), port) as verify:
             flags = ("--failover-s", "0")
@@ -95,7 +90,7 @@ def until_reconnected(client: Client) -> Completion:
 
 def test_the_router_waits_for_verify_at_start(target: Path) -> None:
     """Prevents an order of starting that users must keep to, and waiting without a word."""
-    verify = f"127.0.0.1:{free_port()}"
+    verify = f"127.0.0.1:{unused_port()}"
     router = subprocess.Popen(
         command(target, verify), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

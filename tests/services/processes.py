@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from domino_cli.service_process import Event, ServiceProcess
 from domino_cli.stack import flags
+from serving.unused_port import unused_port
 from tests.recorded_models import DOMINO_SHIFT, TARGET
 
 START_S, END_S = 120.0, 60.0
@@ -53,12 +54,11 @@ class Process:
 
 @contextmanager
 def running(module: str, **options: object) -> Iterator[Process]:
-    """`python -m module` with COMMON and `options` as flags."""
+    """`python -m module` with COMMON and `options` as flags; its port may be used again after it."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     log: list[str] = []
-    service = ServiceProcess(
-        module, module, flags({**COMMON, **options}), events=events, say=log.append
-    )
+    arguments = flags({**COMMON, "port": unused_port(), **options})
+    service = ServiceProcess(module, module, arguments, events=events, say=log.append)
     try:
         event = events.get(timeout=START_S)
         assert event.address is not None, log

@@ -19,6 +19,7 @@ from serving.channel import channel
 from serving.compute_thread import ComputeThread
 from serving.server import Server
 from serving.tensors import DTYPES
+from serving.unused_port import unused_port
 from tests.recorded_models import DOMINO_SHIFT, TARGET
 from verify_service.config import VerifyConfig
 from verify_service.draft_links import DraftLinks
@@ -68,9 +69,13 @@ def slow_down(verify: Verify, patch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def serve_draft(
-    folder: Path = DOMINO_SHIFT, *, port: int = 0, grace_s: float = 10, **options: float | str
+    folder: Path = DOMINO_SHIFT,
+    *,
+    port: int | None = None,
+    grace_s: float = 10,
+    **options: float | str,
 ) -> Iterator[Draft]:
-    """`options` are DraftServiceConfig's."""
+    """`options` are DraftServiceConfig's; without `port` one that may be used again after it."""
     config = DraftServiceConfig(
         target=TARGET,
         draft=folder,
@@ -78,7 +83,7 @@ def serve_draft(
         page_size=16,
         **({"kv_tokens": 8192} | options),  # type: ignore[arg-type]
     )
-    server = Server("draft", host="127.0.0.1", port=port, grace_s=grace_s)
+    server = Server("draft", host="127.0.0.1", port=port or unused_port(), grace_s=grace_s)
     loaded = draft_service.load.load(config)
     servicer = DraftServicer(
         loaded,

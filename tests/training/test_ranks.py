@@ -1,7 +1,6 @@
 """Two ranks make the step that one makes with twice the micro-batches."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from serving.option_type import OptionError
+from serving.unused_port import unused_port
 from tests.training import runs
 from training.checkpoint import load
 
@@ -54,7 +54,7 @@ def test_two_ranks_equal_one_with_accumulation(tmp_path: Path, parallel: str, de
 
     With fsdp each rank holds half of everything, and the checkpoint is that of one rank.
     """
-    port = str(free_port())
+    port = str(unused_port())
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", RANK, str(tmp_path), parallel, device],
@@ -90,10 +90,3 @@ def test_muon_needs_whole_matrices(tmp_path: Path) -> None:
     """Orthogonalised parts are not the parts of the orthogonalised matrix."""
     with pytest.raises(OptionError, match="parallel"):
         runs.config(tmp_path, parallel="fsdp", optimizer="muon")
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

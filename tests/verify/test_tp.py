@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from domino_cli.in_process import InProcess, collect
 from domino_serve.v1 import speculation_pb2 as spec
+from serving.unused_port import unused_port
 from tests.engines import engines
 from tests.tiny_models import VOCAB, write_draft, write_target
 from verify_service.sampling import SamplingParams
@@ -71,12 +71,6 @@ def start(rank: int, port: int, arguments: list[str]) -> "subprocess.Popen[str]"
     )
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def follower(port: int, target: Path, draft: Path) -> "subprocess.Popen[str]":
     options = ["--page-size", "16", "--kv-tokens", "2048", "--threads", "1"]
     models = ["--target", str(target), "--draft", str(draft)]
@@ -99,7 +93,7 @@ def test_two_ranks_give_the_ids_of_one(models: tuple[Path, Path]) -> None:
     assert VOCAB % 2 == 1
     with engines(*models) as alone:
         expected = answers(alone)
-    port = free_port()
+    port = unused_port()
     other = follower(port, *models)
     lead = start(0, port, ["-c", LEAD, *map(str, models)])
     out, errors = lead.communicate()

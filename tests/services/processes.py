@@ -54,7 +54,7 @@ class Process:
 
 @contextmanager
 def running(module: str, **options: object) -> Iterator[Process]:
-    """`python -m module` with COMMON and `options` as flags; its port may be used again after it."""
+    """`python -m module` with COMMON and `options` as flags; its port stays free after it."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     log: list[str] = []
     arguments = flags({**COMMON, "port": unused_port(), **options})

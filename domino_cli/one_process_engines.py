@@ -41,6 +41,7 @@ class Engines:
         self._loaded = loaded
         self._links = DraftLinks(
             loaded.hello,
+            config.draft_connect_s,
             follow=loaded.updates.follow if loaded.updates else None,
             memories=memories_of(config),
             connect=self._connect,

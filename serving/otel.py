@@ -1,5 +1,6 @@
 """What of tracing needs the OpenTelemetry SDK (extra `otel`); serving.trace is its face."""
 
+import os
 from collections.abc import Mapping
 from typing import Final
 
@@ -10,7 +11,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-_EXPORT_S: Final = 2.0  # of one batch; the end of the process waits for the last one
+# Of one batch, in seconds; the end of the process waits for the last one.
+_TIMEOUT: Final = "OTEL_EXPORTER_OTLP_TIMEOUT"
 _CARRIER: Final = TraceContextTextMapPropagator()
 
 
@@ -19,7 +21,7 @@ class Tracing:
 
     def __init__(self, service: str, endpoint: str) -> None:
         provider = TracerProvider(resource=Resource.create({"service.name": f"domino-{service}"}))
-        exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_S)
+        exporter = OTLPSpanExporter(endpoint=endpoint, timeout=float(os.environ.get(_TIMEOUT, 2)))
         provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = provider.get_tracer("domino-serve")
 

@@ -1,7 +1,8 @@
 """Engine services of tests, forked from a process that has torch; tests.torch_loaded is that one.
 
-Everything else about them is as `python -m` has it: arguments, environment, session, exit code.
-What the command line starts in a test starts from nothing, as do services on other systems.
+Everything else about them is as `python -m` has it: arguments, environment, session, exit code. All
+services get the limits of tests.patience. What the command line starts in a test starts from
+nothing, as do services on other systems.
 """
 
 import json
@@ -18,25 +19,25 @@ from typing import IO
 import pytest
 
 from domino_cli import service_process
+from tests.patience import patient
 
 ENGINES = ("draft_service", "verify_service", "domino_cli.one_process", "tests.chaos.")
 
 
 @contextmanager
 def warm_starts() -> Iterator[None]:
-    """Engine services that ServiceProcess starts within are forked."""
+    """Services that ServiceProcess starts within are patient, engines among them forked."""
     from_nothing = service_process.spawn
     forker = Forker()
 
     def spawn(
         arguments: Sequence[str], environment: Mapping[str, str]
     ) -> "Forked | subprocess.Popen[str]":
-        is_engine = arguments[1].startswith(ENGINES)
-        return (forker.spawn if is_engine else from_nothing)(arguments, environment)
+        forks = sys.platform == "linux" and arguments[1].startswith(ENGINES)
+        return (forker.spawn if forks else from_nothing)(patient(arguments), environment)
 
     with pytest.MonkeyPatch.context() as patch:
-        if sys.platform == "linux":
-            patch.setattr(service_process, "spawn", spawn)
+        patch.setattr(service_process, "spawn", spawn)
         try:
             yield
         finally:

@@ -51,6 +51,7 @@ def main() -> int:
     loaded = compute.run(lambda: load(config))
     links = DraftLinks(
         loaded.hello,
+        config.draft_connect_s,
         follow=loaded.updates.follow if loaded.updates else None,
         memories=memories_of(config),
         connect=partial(GrpcDraftLink, spin_s=spin_s(config.spin_s, config.device)),

@@ -92,6 +92,9 @@ class VerifyConfig(ServiceOptions):
         "answers are not the target's then",
     )
     draft_timeout_s: float = field(10.0, help="a draft that owes an answer so long is given up")
+    draft_connect_s: float = field(
+        2.0, help="longest wait of a request for a draft that it is the first to need; then plain"
+    )
     step_timeout_s: float = field(
         300.0, help="longest step; then the process ends, as the engine hangs"
     )
@@ -118,7 +121,8 @@ class VerifyConfig(ServiceOptions):
             )
         if self.timeline and not os.access(self.timeline.absolute().parent, os.W_OK):
             raise OptionError("timeline", str(self.timeline), "cannot be written; name a folder")
-        check_seconds(self, "draft_step_s", "draft_timeout_s", "step_timeout_s", "grace_s")
+        check_seconds(self, "draft_step_s", "draft_timeout_s", "draft_connect_s")
+        check_seconds(self, "step_timeout_s", "grace_s")
         if self.stream_interval_s is not None:
             check_seconds(self, "stream_interval_s", or_zero=True)
         if self.spin_s is not None:

@@ -12,7 +12,6 @@ from serving.transport.plane import NONE, MakeMemory, Plane
 from verify_service.draft_link import DraftLink, DraftUpdated, GrpcDraftLink, SeatedLink
 from verify_service.turns import KEPT
 
-CONNECT_S = 2.0  # what a request waits for a draft service before it runs plain
 MAX_PLACES = 64
 RETRY_S = 1.0  # between attempts, so that requests do not queue for a draft that is away
 
@@ -47,12 +46,13 @@ class DraftLinks:
     def __init__(
         self,
         hello: draft_pb2.HandshakeRequest,
-        timeout_s: float = CONNECT_S,
+        timeout_s: float,
         follow: Follow | None = None,
         memories: Mapping[Plane, MakeMemory] = NONE,
         connect: Connect = GrpcDraftLink,
     ) -> None:
-        """`hello` goes to every draft service first. memories: what rows may travel in."""
+        """`hello` goes to every draft service first. timeout_s: of each call there. memories: what
+        rows may travel in."""
         self._new_link = connect
         self._timeout_s, self._follow, self._memories = timeout_s, follow, memories
         self._versions: tuple[Version, ...] = (Version(_offering(hello, memories)),)  # newest first

@@ -38,10 +38,8 @@ class Segment:
     def make(cls, size: int) -> Self:
         """A new one, all of it there, for this user alone; raises OSError."""
         _remove_left()
-        name = PREFIX + secrets.token_hex(16)
-        file = os.open(FOLDER / name, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        name, file = _new_file()
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # says that its maker lives
             os.posix_fallocate(file, 0, size)  # a full /dev/shm would kill whoever writes later
             made = cls(file, size, name)
         except OSError:
@@ -104,6 +102,19 @@ class Segment:
     def address(self) -> int:
         """In this process, and for its GPUs where it is pinned."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
+
+
+def _new_file() -> tuple[str, int]:
+    """The name of an empty one, and the open file, whose lock says that its maker lives."""
+    while True:
+        name = PREFIX + secrets.token_hex(16)
+        file = os.open(FOLDER / name, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        # Until it is locked, another process may take it for one that was left, and remove it.
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if (FOLDER / name).exists():
+                return name, file
+        os.close(file)
 
 
 def _remove_left() -> None:

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.patience import patient
+
 
 def command(target: Path, verify: str, *flags: str) -> list[str]:
-    return [sys.executable, "-m", "router", "--target", str(target), "--verify", verify, *flags]
+    module = ["router", "--target", str(target), "--verify", verify, *flags]
+    return [sys.executable, "-m", *patient(module)]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from domino_cli.stack import flags
 from serving.unused_port import unused_port
 from tests.recorded_models import DOMINO_SHIFT, TARGET
 
-START_S, END_S = 120.0, 60.0
+START_S, END_S = 240.0, 240.0
 COMMON = {"target": TARGET, "draft": DOMINO_SHIFT, "threads": 1, "page_size": 16}
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from serving.compute_thread import ComputeThread
 from serving.server import Server
 from serving.tensors import DTYPES
 from serving.unused_port import unused_port
+from tests.patience import DRAFT, VERIFY
 from tests.recorded_models import DOMINO_SHIFT, TARGET
 from verify_service.config import VerifyConfig
 from verify_service.draft_links import DraftLinks
@@ -56,15 +56,16 @@ class Verify:
     draining: threading.Event
 
 
-def slow_down(verify: Verify, patch: pytest.MonkeyPatch) -> None:
-    """Slow enough to lose and find a draft within a request."""
-    run = verify.engine._executor.run
+def slow_while_without(verify: Verify, patch: pytest.MonkeyPatch) -> None:
+    """Slow steps as long as a request waits for a draft: it finds one long before its end."""
+    step, waiting = verify.engine._step, verify.servicer._recovery
 
-    def slowly(work: Any) -> Any:
-        time.sleep(0.004)
-        return run(work)
+    def slowly() -> None:
+        if len(waiting):
+            time.sleep(0.1)
+        step()
 
-    patch.setattr(verify.engine._executor, "run", slowly)
+    patch.setattr(verify.engine, "_step", slowly)
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def serve_draft(
         draft=folder,
         threads=1,
         page_size=16,
-        **({"kv_tokens": 8192} | options),  # type: ignore[arg-type]
+        **({"kv_tokens": 8192} | DRAFT | options),  # type: ignore[arg-type]
     )
     server = Server("draft", host="127.0.0.1", port=port or unused_port(), grace_s=grace_s)
     loaded = draft_service.load.load(config)
@@ -111,12 +112,14 @@ def serve_verify(
     """`options` are VerifyConfig's. One thread: tiny models spend their time at barriers else. A
     fixed width: statistics are compared, and must not follow the clock."""
     fixed = {"kv_tokens": 8192, "threads": 1, "page_size": 16, "width_policy": "fixed"}
-    values = fixed | options
+    values = fixed | VERIFY | options
     config = VerifyConfig(target=target, draft=draft, **values)  # type: ignore[arg-type]
     server = Server("verify", host="127.0.0.1", port=0, grace_s=10, max_workers=32)
     loaded = verify_service.load.load(config)
     follow = loaded.updates.follow if loaded.updates else None
-    links = DraftLinks(loaded.hello, follow=follow, memories=memories_of(config))
+    links = DraftLinks(
+        loaded.hello, config.draft_connect_s, follow=follow, memories=memories_of(config)
+    )
     servicer = VerifyServicer(loaded.engine, loaded.info, loaded.draft, links, server.draining)
     verify_pb2_grpc.add_VerifyServiceServicer_to_server(servicer, server.grpc)
     loaded.engine.start()

@@ -12,6 +12,7 @@ from draft_service.engine import Stream
 from tests.recorded_models import PROMPTS
 from tests.services.requests import generate, seat, start
 from tests.services.served import Draft, Verify, serve_draft, serve_verify
+from tests.standing_still import standing_still
 from verify_service.draft_link import GrpcDraftLink
 
 PROMPT, LONG = PROMPTS[0], 450
@@ -32,8 +33,9 @@ def services() -> Iterator[Services]:
 def test_a_client_that_cancels_frees_both_sides(services: Services) -> None:
     """A page or a seat lost per cancelled request stops the service within a day."""
     draft, verify = services
-    call = start(verify.stub, PROMPT, LONG, seat(draft.stub, draft.address))
-    call.stream.cancel()
+    with standing_still(verify.engine):
+        call = start(verify.stub, PROMPT, LONG, seat(draft.stub, draft.address))
+        call.stream.cancel()
 
 
 def test_neighbours_of_a_cancelled_request_are_untouched() -> None:
@@ -50,8 +52,9 @@ def test_neighbours_of_a_cancelled_request_are_untouched() -> None:
 def test_abort_ends_a_request_and_says_so(services: Services) -> None:
     """The router's Abort must tell a running request from one that is unknown."""
     draft, verify = services
-    call = start(verify.stub, PROMPT, LONG, seat(draft.stub, draft.address), request_id="mine")
-    assert verify.stub.Abort(verify_pb2.VerifyServiceAbortRequest(request_id="mine")).found
+    with standing_still(verify.engine):
+        call = start(verify.stub, PROMPT, LONG, seat(draft.stub, draft.address), request_id="mine")
+        assert verify.stub.Abort(verify_pb2.VerifyServiceAbortRequest(request_id="mine")).found
     ids, done = call.finish()
     assert done.finish_reason == spec.FINISH_REASON_ABORT
     assert done.usage.completion_tokens == len(ids) < LONG

@@ -1,10 +1,12 @@
 """Rows by every data plane: the same tokens and the same proposals, whatever is lost on the way."""
 
+import os
+import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,17 +20,18 @@ from serving.transport import choice, shm
 from serving.transport.plane import INLINE, NAMES, SHM, MakeMemory, Plane, check_name
 from serving.transport.segment import FOLDER, PREFIX
 from serving.transport.shm import OwnShm
+from tests.patience import NEVER_S
 from tests.recorded_models import HIDDEN, PROMPTS
 from tests.services import served
 from tests.services.processes import Process, running
 from tests.services.requests import Call, generate, seat, start, until_drafted
 from tests.services.served import Draft, Verify, serve_draft, serve_verify
+from tests.standing_still import standing_still
 from verify_service import draft_recovery
 from verify_service.config import VerifyConfig
 from verify_service.metrics import ROWS
 
 MODES = (spec.MODE_DOMINO, spec.MODE_DFLASH, spec.MODE_DOMINO)
-WAIT_S = 60.0
 Answers = list[tuple[list[int], spec.SpeculationStats]]
 
 
@@ -180,12 +183,17 @@ def place_at(process: Process) -> verify_pb2.DraftSeat:
 def test_a_draft_killed_with_rows_in_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its slot must not be waited for, nor its memory kept; its successor gets its own."""
     monkeypatch.setattr(draft_recovery, "FIRST_PAUSE_S", 0.02)
-    with serve_verify(draft_step_s=0.05) as verify, running("draft_service") as first:
+    others = segments(os.getpid())
+    with serve_verify() as verify, running("draft_service") as first:
         expected, _ = generate(verify.stub, PROMPTS[0], 400)
-        call = start(verify.stub, PROMPTS[0], 400, place_at(first))
-        call.read(3)
-        first.send(signal.SIGSTOP)
+        with standing_still(verify.engine) as until_it_stands:
+            call = start(verify.stub, PROMPTS[0], 400, place_at(first))
+            until_it_stands()
+            made = segments(os.getpid()) - others
+            first.send(signal.SIGSTOP)
+            verify.engine.drafting._step_s = 0.01
         call.read(20)  # plain, while the draft owes an answer for the rows in the slot
+        verify.engine.drafting._step_s = NEVER_S
         assert first.end(signal.SIGKILL) == -signal.SIGKILL
         ids, done = call.finish()
         assert ids == expected
@@ -195,8 +203,10 @@ def test_a_draft_killed_with_rows_in_its_slot(monkeypatch: pytest.MonkeyPatch) -
             until_drafted(verify.stub, PROMPTS[0], 60, place)  # the last one maybe from midway on
             ids, done = generate(verify.stub, PROMPTS[0], 60, place())
             assert planes(verify) == [SHM]
+            made |= segments(os.getpid()) - others
         assert (ids, done.speculation.plain_steps < 10) == (expected[:60], True)
-    nothing_is_left()
+    assert len(made) == 2
+    assert not [name for name in made if (FOLDER / name).exists()]
 
 
 def test_killed_services_leave_no_memory_behind() -> None:
@@ -210,19 +220,17 @@ def test_killed_services_leave_no_memory_behind() -> None:
         call = start(stub, PROMPTS[0], 300, place_at(draft))
         link = stub.GetLoads(verify_pb2.GetLoadsRequest()).draft_links[0]
         assert link.data_plane == SHM
-        nothing_is_left()  # not even while it is in use
+        (name,) = segments(verify.service.pid) & segments(draft.service.pid)
+        assert not (FOLDER / name).exists(), "not even while it is in use"
         for process in (verify, draft):
             assert process.end(signal.SIGKILL) == -signal.SIGKILL
         call.stream.cancel()
-    nothing_is_left()
+    assert not (FOLDER / name).exists()
 
 
-def nothing_is_left() -> None:
-    """Other services of this machine may be about to agree on memory: their names go at once."""
-    deadline = time.monotonic() + WAIT_S
-    while left := list(FOLDER.glob(f"{PREFIX}*")):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
+def segments(pid: int) -> set[str]:
+    """Names that a process' shared memory had; other services of this machine have theirs."""
+    return set(re.findall(f"{PREFIX}[0-9a-f]+", Path(f"/proc/{pid}/maps").read_text()))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from tests.services.served import (
     join_readers,
     serve_draft,
     serve_verify,
-    slow_down,
+    slow_while_without,
 )
+from tests.standing_still import standing_still
 from verify_service import draft_recovery
 
 PROMPT, LONG = PROMPTS[0], 450
@@ -30,7 +31,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def verify(monkeypatch: pytest.MonkeyPatch) -> Iterator[Verify]:
     with serve_verify() as verify:
-        slow_down(verify, monkeypatch)
+        slow_while_without(verify, monkeypatch)
         yield verify
 
 
@@ -55,7 +56,7 @@ def waiting(verify: Verify) -> int:
 def test_a_restarted_draft_is_used_by_the_request_that_lost_it(verify: Verify) -> None:
     """Prevents one restart of a draft from slowing every running request for its whole life."""
     expected = generate(verify.stub, PROMPT, LONG)[0]
-    with serve_draft() as first:
+    with standing_still(verify.engine), serve_draft() as first:
         call = start(verify.stub, PROMPT, LONG, seat(first.stub, first.address))
         read_until(call, drafted=True)
     read_until(call, drafted=False)
@@ -68,7 +69,7 @@ def test_a_restarted_draft_is_used_by_the_request_that_lost_it(verify: Verify) -
         assert loads(second) == (0, 0, 0)
     assert whole == expected
     # Replayed rows make the draft what it was: proposals are accepted again, where wrong rows leave
-    # one in a hundred steps; which stretch of the answer went without them is chance.
+    # one in a hundred steps; most of the answer is drafted, but not all.
     drafted_steps = done.speculation.verify_steps - done.speculation.plain_steps
     rate = done.speculation.accepted_tokens / drafted_steps
     usual = alone.speculation.accepted_tokens / alone.speculation.verify_steps
@@ -94,6 +95,22 @@ def test_a_request_that_found_no_seat_gets_one_later(verify: Verify) -> None:
     assert done.speculation.width == BLOCK
 
 
+def test_a_request_too_long_for_the_draft_holds_up_no_other(verify: Verify) -> None:
+    """Prevents one long request at the head of the queue from keeping all others plain."""
+    with serve_draft(kv_tokens=320) as draft:
+        wish = verify_pb2.DraftSeat(
+            address=draft.address, mode=spec.MODE_DOMINO, draft_tokens=BLOCK - 1
+        )
+        long = start(verify.stub, PROMPT, LONG, wish)
+        read_until(long, drafted=False)
+        short = start(verify.stub, PROMPT, 200, wish)
+        read_until(short, drafted=True)
+        assert waiting(verify) == 0
+        ids, done = long.finish()
+        assert (done.speculation.mode, len(ids)) == (spec.MODE_AR, LONG)
+        assert short.finish()[0] == ids[:200]
+
+
 @pytest.mark.parametrize("loss", ["ticket", "stream"])
 def test_a_lost_session_is_opened_anew(verify: Verify, loss: str) -> None:
     """Prevents a late ticket or a broken stream from costing more than a moment."""
@@ -101,11 +118,13 @@ def test_a_lost_session_is_opened_anew(verify: Verify, loss: str) -> None:
         place = seat(draft.stub, draft.address)
         if loss == "ticket":
             place.ticket = "expired"
-        call = start(verify.stub, PROMPT, LONG, place)
+        with standing_still(verify.engine):
+            call = start(verify.stub, PROMPT, LONG, place)
+            if loss == "stream":
+                read_until(call, drafted=True)
+                draft.servicer.end_streams()
+                join_readers()
         if loss == "stream":
-            read_until(call, drafted=True)
-            draft.servicer.end_streams()
-            join_readers()
             read_until(call, drafted=False)
         read_until(call, drafted=True)
         assert call.finish()[0] == generate(verify.stub, PROMPT, LONG)[0]

@@ -20,8 +20,9 @@ from serving.checkpoint import Checkpoint
 from serving.errors import BadRequest, Mismatch, from_rpc_error
 from tests.recorded_models import DFLASH, DOMINO_SHIFT, PROMPTS
 from tests.services.checkpoints import draft_copy, other_weights
-from tests.services.requests import generate, seat, start
-from tests.services.served import Draft, Verify, serve_draft, serve_verify, slow_down
+from tests.services.requests import generate, seat, start, until_drafted
+from tests.services.served import Draft, Verify, serve_draft, serve_verify, slow_while_without
+from tests.standing_still import standing_still
 from verify_service import draft_recovery
 from verify_service.sequence import Sequence
 
@@ -84,6 +85,7 @@ def test_an_update_under_load(tmp_path: Path) -> None:
             answer = update(draft, DOMINO_SHIFT)
             again = update(draft, DOMINO_SHIFT)
         assert wrong == []
+        until_drafted(verify.stub, PROMPTS[0], NEW, partial(seat, draft.stub, draft.address))
         after = drafted(verify, draft)
     assert answer.changed and answer.context_id != context
     assert (again.changed, again.context_id) == (False, answer.context_id)
@@ -100,13 +102,14 @@ def test_a_request_in_the_middle(pays: bool, tmp_path: Path, monkeypatch: Patch)
     monkeypatch.setattr(draft_recovery, "FIRST_PAUSE_S", 0.02)
     monkeypatch.setattr(Sequence, "pays_anew", pays)
     with serve_draft(other_weights(tmp_path)) as draft, serve_verify(tmp_path) as verify:
-        slow_down(verify, monkeypatch)
+        slow_while_without(verify, monkeypatch)
         expected = generate(verify.stub, PROMPTS[0], 400)[0]
         place = seat(draft.stub, draft.address, positions=500)
-        call = start(verify.stub, PROMPTS[0], 400, place)
-        call.read(3)
-        (running,) = verify.engine.scheduler.running
-        update(draft, DOMINO_SHIFT)
+        with standing_still(verify.engine) as until_it_stands:
+            call = start(verify.stub, PROMPTS[0], 400, place)
+            until_it_stands()
+            (running,) = verify.engine.scheduler.running
+            update_and_part(verify, draft, DOMINO_SHIFT)
         ids, done = generate(verify.stub, PROMPTS[0], NEW, seat(draft.stub, draft.address))
         assert (ids, done.speculation.proposed_tokens > 0) == (expected[:NEW], True)
         ids, done = call.finish()
@@ -160,9 +163,9 @@ def test_a_bad_checkpoint_is_refused_and_the_old_one_serves(
 
 def update_and_part(verify: Verify, draft: Draft, folder: Path) -> None:
     """Returns when the stream to the old version has ended: who comes then drafts with the new."""
-    before = dict(verify.links.items())[draft.address]
+    before = dict(verify.links.items()).get(draft.address)
     update(draft, folder)
-    while before.alive:
+    while before and before.alive:
         time.sleep(0.01)
 
 
@@ -204,7 +207,7 @@ def test_the_oldest_of_three_versions_is_forgotten(tmp_path: Path) -> None:
         expected = [ids for ids, _ in drafted(verify, two)]
         calls = [start(verify.stub, p, NEW, seat(two.stub, two.address)) for p in PROMPTS]
         for name in names:
-            update(one, name)
+            update_and_part(verify, one, name)
             assert [ids for ids, _ in drafted(verify, one)] == expected
         assert [call.finish()[0] for call in calls] == expected
         assert len(verify.engine._executor._projections) == 2

@@ -12,7 +12,9 @@ from serving.contract import CONTRACT_VERSION
 from serving.errors import ContractMismatch, DraftUnavailable, Mismatch
 from serving.guard import guard
 from serving.tensors import to_message
+from tests.patience import NEVER_S
 from tests.services.served import Draft, join_readers, serve_draft
+from verify_service import draft_links
 from verify_service.draft_link import MAX_ROW_BYTES, GrpcDraftLink
 from verify_service.draft_links import MAX_PLACES, DraftLinks
 from verify_service.step_streams import GrpcSteps
@@ -203,8 +205,11 @@ def test_links_are_shared_and_replaced() -> None:
         assert not second.alive
 
 
-def test_a_draft_that_is_away_is_not_asked_by_every_request() -> None:
+def test_a_draft_that_is_away_is_not_asked_by_every_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each request would wait for the same draft, one after another."""
+    monkeypatch.setattr(draft_links, "RETRY_S", NEVER_S)
     draft = ScriptedDraft(never)
     draft.refusal = RuntimeError("not today")
     with served(draft) as address:

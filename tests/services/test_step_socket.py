@@ -14,7 +14,10 @@ from tests.chaos.cluster import until
 from tests.recorded_models import PROMPTS
 from tests.services.processes import Process, running
 from tests.services.requests import Call, seat, start
-from tests.services.served import Draft, serve_draft
+from tests.services.served import Draft, serve_draft, serve_verify
+from tests.standing_still import standing_still
+from verify_service.draft_link import GrpcDraftLink
+from verify_service.step_streams import SocketSteps
 
 
 def begin(draft: Process, verify: Process, case: int, mode: spec.Mode.ValueType) -> Call:
@@ -48,18 +51,19 @@ def test_a_frozen_verify_service_keeps_no_seat(monkeypatch: pytest.MonkeyPatch) 
     with (
         serve_draft() as draft,
         closing(StepSocket(draft.servicer.serve)) as socket,
-        running("verify_service", width=6) as verify,
+        serve_verify(width=6) as verify,
     ):
         draft.servicer.step_socket = socket.name
-        stub = verify_pb2_grpc.VerifyServiceStub(grpc.insecure_channel(verify.address))
-        expected = start(stub, PROMPTS[0], 400).finish()[0]
-        call = start(stub, PROMPTS[0], 400, seat(draft.stub, draft.address, positions=410))
-        verify.send(signal.SIGSTOP)
-        assert until(lambda: not held(draft), 30), "the draft waits for ever"
-        verify.send(signal.SIGCONT)
+        expected = start(verify.stub, PROMPTS[0], 400).finish()[0]
+        with standing_still(verify.engine) as until_it_stands:
+            place = seat(draft.stub, draft.address, positions=410)
+            call = start(verify.stub, PROMPTS[0], 400, place)
+            until_it_stands()
+            assert until(lambda: not held(draft), 120), "the draft waits for ever"
         ids, done = call.finish()
         assert (ids, done.speculation.plain_steps > 0) == (expected, True)
-        assert any("SocketSteps" in line for line in verify.log)
+        [(_, link)] = verify.links.items()
+        assert isinstance(link, GrpcDraftLink) and isinstance(link._steps, SocketSteps)
 
 
 def held(draft: Draft) -> int:

@@ -1,5 +1,6 @@
 """Rows through shared memory: the same bits, no slot too early, nothing believed, nothing left."""
 
+import fcntl
 import os
 import secrets
 import signal
@@ -248,6 +249,24 @@ def test_a_segment_left_by_a_killed_process_is_removed_by_the_next(folder: Path)
     assert left.name not in (living.name, other.name)
     living.close()
     other.close()
+
+
+def test_a_segment_that_was_removed_before_it_was_locked_is_made_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process takes a file without a lock for one that was left: rows would go inline."""
+    lock, removed = fcntl.flock, list[Path]()
+
+    def late(file: int, how: int) -> None:
+        if not removed:
+            removed.extend(folder.iterdir())
+            removed[0].unlink()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    made = Segment.make(4096)
+    assert [path.name for path in folder.iterdir()] == [made.name]
+    made.close()
 
 
 def test_no_room_for_a_segment_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from domino_cli.in_process import collect
 from tests.engines import MODES, engines
+from tests.standing_still import standing_still
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -19,9 +20,10 @@ def test_a_cache_too_small_for_all_gives_everyone_the_same_output(mode: str) -> 
     with engines(target, draft, page_size=8, kv_tokens=96, prefill_tokens=16) as running:
         alone = [collect(running.submit(prompt, count))[0] for prompt, count in cases]
         assert running.engine.scheduler.num_preempted == 0
-        events = [
-            running.submit(prompt, count, mode=MODES[mode], draft_tokens=7 * (mode != "ar"))
-            for prompt, count in cases
-        ]
+        with standing_still(running.engine, after=0):
+            events = [
+                running.submit(prompt, count, mode=MODES[mode], draft_tokens=7 * (mode != "ar"))
+                for prompt, count in cases
+            ]
         assert [collect(event)[0] for event in events] == alone
         assert running.engine.scheduler.num_preempted > 0, "nobody was preempted: nothing tested"

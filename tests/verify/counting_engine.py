@@ -12,6 +12,7 @@ from torch import Tensor
 
 from domino_serve.v1 import verify_pb2
 from serving.errors import ServingError
+from tests.patience import NEVER_S
 from verify_service.drafting import Drafting
 from verify_service.engine import Engine
 from verify_service.executor import Executor
@@ -78,8 +79,8 @@ class CountingEngine:
         max_sequences: int = 8,
         max_waiting: int = 8,
         prefill_tokens: int = 4,
-        step_s: float = 5,
-        timeout_s: float = 10,
+        step_s: float = NEVER_S,
+        timeout_s: float = NEVER_S,
         widths: WidthPolicy | None = None,
     ) -> None:
         self.executor = CountingExecutor()

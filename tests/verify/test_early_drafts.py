@@ -10,6 +10,7 @@ import pytest
 from domino_cli.in_process import InProcess, collect
 from domino_serve.v1 import speculation_pb2 as spec
 from tests.engines import engines
+from tests.standing_still import standing_still
 from tests.verify.early import EarlyDraft, EarlyTarget
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -30,7 +31,10 @@ def early(**options: Any) -> Iterator[tuple[InProcess, EarlyTarget, EarlyDraft]]
 
 
 def answers(running: InProcess, mode: spec.Mode.ValueType) -> list[list[int]]:
-    events = [running.submit(p, n, mode=mode, draft_tokens=3 + i) for i, (p, n) in enumerate(CASES)]
+    with standing_still(running.engine, after=0):
+        events = [
+            running.submit(p, n, mode=mode, draft_tokens=3 + i) for i, (p, n) in enumerate(CASES)
+        ]
     return [collect(event)[0] for event in events]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from domino_serve.v1 import speculation_pb2 as spec
 from serving.errors import BadRequest, Draining, Overloaded, PeerUnavailable
+from tests.standing_still import standing_still
 from tests.verify.counting_engine import Answer, CountingEngine, counted, counting
 from verify_service.scheduler import Work
 from verify_service.sequence import Sequence as Running
@@ -129,19 +130,20 @@ def test_a_request_that_can_never_fit_is_refused_at_once() -> None:
 def test_stopping_ends_every_request_and_takes_no_more() -> None:
     """Handlers of requests that nobody ends would keep the process from exiting."""
     running = CountingEngine(max_sequences=1)
-    step, go_on = threading.Event(), threading.Event()
+    asked = threading.Event()
+    end = running.engine.commands.end
 
-    def hold(work: Sequence[Work]) -> None:
-        step.set()
-        assert go_on.wait(60)
+    def end_and_tell() -> None:
+        end()
+        asked.set()
 
-    running.executor.watch = hold
+    running.engine.commands.end = end_and_tell  # type: ignore[method-assign]
     running.engine.start()
-    answers = [running.submit([1], 5), running.submit([2], 5)]
-    assert step.wait(60)
-    stopper = threading.Thread(target=running.engine.stop)
-    stopper.start()
-    go_on.set()
+    with standing_still(running.engine, after=1):
+        answers = [running.submit([1], 5), running.submit([2], 5)]
+        stopper = threading.Thread(target=running.engine.stop)
+        stopper.start()
+        assert asked.wait(60)
     stopper.join(60)
     assert [ended(answer)[1] for answer in answers] == [ABORT, ABORT]
     with pytest.raises(Draining):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.standing_still import standing_still
 from tests.verify.counting_engine import counted, counting
 from tests.verify.counting_link import CountingLink
 from tests.verify.test_table_width import TABLE
@@ -67,7 +68,10 @@ def test_one_half_runs_while_the_other_awaits_its_draft() -> None:
 
     with counting(widths=PlannedWidth(halves=True)) as running:
         running.executor.watch = watch
-        answers = [running.submit([100 * i], 65, draft=link.plan(), name=f"{i}") for i in range(4)]
+        with standing_still(running.engine, after=0):
+            answers = [
+                running.submit([100 * i], 65, draft=link.plan(), name=f"{i}") for i in range(4)
+            ]
         assert [a.collect()[0] for a in answers] == [counted(100 * i, 65) for i in range(4)]
     full = [names for names in ran if names]
     both = [(a, b) for a, b in pairwise(full) if len(a) == len(b) == 2]

@@ -1,6 +1,7 @@
 """Score, GetLoads and FlushCache over gRPC, with transformers as the oracle of what is said."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from domino_serve.v1 import speculation_pb2 as spec
 from domino_serve.v1.sampling_pb2 import Sampling
 from serving.errors import BadRequest, Draining, Overloaded, from_rpc_error
 from tests.services.served import Verify, serve_draft, serve_verify
+from tests.standing_still import standing_still
 from tests.tiny_models import VOCAB, write_target
 
 PROMPT = [17, 4, 99, 4, 61, 2, 30]
@@ -112,16 +114,19 @@ def test_preempted_scores_say_the_same(model: tuple[Path, Any]) -> None:
         prompts = [[(7 * i + n) % VOCAB for n in range(20 + i)] for i in range(4)]
         blocks = [[5] * size for size in range(12)]
         alone = [score(service, prompt, blocks, logprobs=True).scores for prompt in prompts]
-        calls = [
-            service.stub.Score.future(
-                verify_pb2.ScoreRequest(
-                    prompt_ids=prompt,
-                    blocks=[verify_pb2.Block(ids=ids) for ids in blocks],
-                    logprobs=True,
+        with standing_still(service.engine, after=0):
+            calls = [
+                service.stub.Score.future(
+                    verify_pb2.ScoreRequest(
+                        prompt_ids=prompt,
+                        blocks=[verify_pb2.Block(ids=ids) for ids in blocks],
+                        logprobs=True,
+                    )
                 )
-            )
-            for prompt in prompts
-        ]
+                for prompt in prompts
+            ]
+            while service.engine.num_live() < len(prompts):
+                time.sleep(0.01)
         assert [call.result(timeout=60).scores for call in calls] == alone
         assert service.engine.scheduler.num_preempted > 0, "nobody was preempted: nothing tested"
 
@@ -157,10 +162,11 @@ def test_a_full_or_ending_service_refuses_scores(model: tuple[Path, Any]) -> Non
             request_id="long", prompt_ids=[1], max_tokens=60
         )
         running = service.stub.Generate(long)
-        next(running)
-        with pytest.raises(grpc.RpcError) as full:
-            score(service, PROMPT, [[1]])
-        running.cancel()
+        with standing_still(service.engine):
+            next(running)
+            with pytest.raises(grpc.RpcError) as full:
+                score(service, PROMPT, [[1]])
+            running.cancel()
         assert isinstance(from_rpc_error(full.value), Overloaded)
         assert service.engine.idle.wait(30)
         with pytest.raises(grpc.RpcError) as large:
@@ -177,10 +183,11 @@ def test_a_caller_that_leaves_ends_its_scores(service: Verify) -> None:
     request = verify_pb2.ScoreRequest(
         prompt_ids=[1] * 180, blocks=[verify_pb2.Block(ids=[1] * 64)] * 64
     )
-    call = service.stub.Score.future(request, timeout=60)
-    while not service.stub.GetLoads(verify_pb2.GetLoadsRequest()).running:
-        assert not call.done(), "too fast to be left"
-    call.cancel()
+    with standing_still(service.engine) as until_it_stands:
+        call = service.stub.Score.future(request, timeout=60)
+        until_it_stands()
+        assert service.stub.GetLoads(verify_pb2.GetLoadsRequest()).running
+        call.cancel()
     assert service.engine.idle.wait(30)
     assert score(service, PROMPT, [[]]).scores
 
@@ -190,10 +197,11 @@ def test_loads_are_the_moments_figures(service: Verify) -> None:
     request = verify_pb2.VerifyServiceGenerateRequest(
         request_id="load", prompt_ids=PROMPT, max_tokens=100
     )
-    running = service.stub.Generate(request)
-    next(running)
-    busy = service.stub.GetLoads(verify_pb2.GetLoadsRequest())
-    flushed = service.stub.FlushCache(verify_pb2.FlushCacheRequest())
+    with standing_still(service.engine):
+        running = service.stub.Generate(request)
+        next(running)
+        busy = service.stub.GetLoads(verify_pb2.GetLoadsRequest())
+        flushed = service.stub.FlushCache(verify_pb2.FlushCacheRequest())
     assert (busy.running, busy.waiting, busy.page_size) == (1, 0, 16)
     assert (busy.kv_pages_used, busy.kv_pages_total) == (7, 128)  # 7 + 100 + 1 positions
     assert flushed.freed_pages == 0
@@ -219,11 +227,12 @@ def test_loads_show_the_draft_links() -> None:
                 address=draft.address, ticket=seat.ticket, mode=spec.MODE_DOMINO, draft_tokens=1
             ),
         )
-        events = service.stub.Generate(request)
-        next(events)
-        (link,) = service.stub.GetLoads(ask).draft_links
-        assert (link.address, link.alive, link.sessions) == (draft.address, True, 1)
-        draft.stop()
+        with standing_still(service.engine):
+            events = service.stub.Generate(request)
+            next(events)
+            (link,) = service.stub.GetLoads(ask).draft_links
+            assert (link.address, link.alive, link.sessions) == (draft.address, True, 1)
+            draft.stop()
         assert sum(len(event.chunk.token_ids) for event in events) == 189
         (link,) = service.stub.GetLoads(ask).draft_links
         assert (link.address, link.alive, link.sessions) == (draft.address, False, 0)

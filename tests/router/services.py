@@ -14,12 +14,20 @@ from tests.router.router_process import running_router
 from tests.router.tiny_tokenizer import save_target
 
 
+WAIT_S = 60.0
+
+
 @dataclass(frozen=True)
 class Services:
     address: str
     client: Client
     verify: FakeVerify
     draft: FakeDraft
+
+    def await_abort(self, request_id: str) -> None:
+        """Returns when the request was aborted; those that earlier tests left may be before it."""
+        while self.verify.aborts.get(timeout=WAIT_S) != request_id:
+            pass
 
 
 @pytest.fixture(scope="session")

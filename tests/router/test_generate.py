@@ -20,7 +20,7 @@ def test_text_comes_back_as_the_decoding_of_counted_ids(services: Services) -> N
     assert "".join(chunk.text for chunk in chunks) == MODEL.decode(counted)
     assert stream.completion.text == MODEL.decode(counted)
     assert stream.completion.finish_reason == "length"
-    request = services.verify.requests.get(timeout=10)
+    request = services.verify.requests.get(timeout=60)
     assert list(request.prompt_ids) == [7, 99]
     assert request.max_tokens == MAX_CONTEXT - 2
 
@@ -35,7 +35,7 @@ def test_text_and_chat_prompts_are_tokenized(services: Services) -> None:
     """Prevents prompts that skip the tokenizer or the template."""
     services.client.generate("the quick", max_tokens=1)
     services.client.generate(chat=[{"role": "user", "content": "fox"}], max_tokens=1)
-    text, chat = (services.verify.requests.get(timeout=10) for _ in range(2))
+    text, chat = (services.verify.requests.get(timeout=60) for _ in range(2))
     assert list(text.prompt_ids) == MODEL.encode("the quick").ids
     prompt = "<|im_start|>user\nfox<|im_end|>\n<|im_start|>assistant\n"
     assert list(chat.prompt_ids) == MODEL.encode(prompt).ids
@@ -56,7 +56,7 @@ def test_ignore_eos_leaves_only_the_requests_own_stop_ids(services: Services) ->
     services.client.generate(token_ids=[99], stop_token_ids=[200], max_tokens=1)
     own = [200]
     services.client.generate(token_ids=[99], stop_token_ids=own, ignore_eos=True, max_tokens=1)
-    with_eos, without = (services.verify.requests.get(timeout=10) for _ in range(2))
+    with_eos, without = (services.verify.requests.get(timeout=60) for _ in range(2))
     assert list(with_eos.stop_token_ids) == [EOS_ID, 200]
     assert list(without.stop_token_ids) == own
 
@@ -64,9 +64,9 @@ def test_ignore_eos_leaves_only_the_requests_own_stop_ids(services: Services) ->
 def test_a_seat_travels_from_draft_to_verify(services: Services) -> None:
     """Prevents a request that runs plain although a seat was free."""
     done = services.client.generate(token_ids=[99], max_tokens=3, mode="dflash", draft_tokens=7)
-    reserved = services.draft.reservations.get(timeout=10)
+    reserved = services.draft.reservations.get(timeout=60)
     assert (reserved.mode, reserved.max_positions) == (spec.MODE_DFLASH, 4)
-    seat = services.verify.requests.get(timeout=10).draft
+    seat = services.verify.requests.get(timeout=60).draft
     assert (seat.ticket, seat.mode, seat.draft_tokens) == ("ticket", spec.MODE_DFLASH, 7)
     assert done.speculation.mode == "dflash"
 
@@ -74,7 +74,7 @@ def test_a_seat_travels_from_draft_to_verify(services: Services) -> None:
 def test_defaults_are_the_servers(services: Services) -> None:
     """Prevents the router from inventing a mode or width of its own."""
     services.client.generate(token_ids=[99])
-    request = services.verify.requests.get(timeout=10)
+    request = services.verify.requests.get(timeout=60)
     assert (request.draft.mode, request.draft.draft_tokens) == (spec.MODE_DOMINO, 5)
 
 
@@ -83,7 +83,7 @@ def test_plain_requests_take_no_seat(services: Services, plain: dict[str, int]) 
     """Prevents plain requests from using up the draft's seats."""
     done = services.client.generate(token_ids=[99], max_tokens=1, **plain)  # type: ignore[arg-type]
     assert services.draft.reservations.empty()
-    assert not services.verify.requests.get(timeout=10).HasField("draft")
+    assert not services.verify.requests.get(timeout=60).HasField("draft")
     assert done.speculation.mode == "ar"
 
 
@@ -100,8 +100,7 @@ def test_a_client_that_leaves_ends_the_request_on_verify(services: Services) -> 
     for chunk in services.client.stream(token_ids=[HANG], max_tokens=9):
         assert chunk.token_ids == (HANG + 1,)
         break
-    running = services.verify.requests.get(timeout=10).request_id
-    assert services.verify.aborts.get(timeout=10) == running
+    services.await_abort(services.verify.requests.get(timeout=60).request_id)
 
 
 @pytest.mark.parametrize("end", ["refused", "left", "done"])
@@ -115,7 +114,7 @@ def test_a_seat_goes_back_however_the_request_ends(services: Services, end: str)
             break
     else:
         services.client.generate(token_ids=[9], max_tokens=1)
-    assert services.draft.releases.get(timeout=10) == "ticket"
+    assert services.draft.releases.get(timeout=60) == "ticket"
 
 
 def test_abort_completes_the_stream(services: Services) -> None:

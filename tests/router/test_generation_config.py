@@ -82,7 +82,7 @@ def test_requests_override_single_fields(tmp_path: Path) -> None:
         default = Sampling(temperature=0.6, top_k=20, top_p=0.95, min_p=0.0, seed=None)
         assert client.model_info().default_sampling == default
         client.generate(token_ids=[9], max_tokens=1, top_k=0, seed=3)
-        sent = verify.requests.get(timeout=10).sampling
+        sent = verify.requests.get(timeout=60).sampling
         expected = sampling_pb2.Sampling(temperature=0.6, top_k=0, top_p=0.95, seed=3)
         assert sent == expected
         assert client.generate(token_ids=[9], max_tokens=1, temperature=0).sampling is None

@@ -74,7 +74,7 @@ def test_a_signal_drains_and_ends_when_calls_have_ended(stack: str) -> None:
         assert out(process).readline() == "draining\n"
         assert call.is_active()
         call.cancel()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
 
 
 def test_a_signal_right_after_a_pause_or_the_ready_line_is_not_lost(stack: str) -> None:
@@ -83,7 +83,7 @@ def test_a_signal_right_after_a_pause_or_the_ready_line_is_not_lost(stack: str) 
         with server(stack) as (process, _):
             for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM):
                 process.send_signal(number)
-            assert process.wait(timeout=30) == 0
+            assert process.wait(timeout=120) == 0
 
 
 def test_the_drain_has_a_limit(stack: str) -> None:
@@ -91,7 +91,7 @@ def test_the_drain_has_a_limit(stack: str) -> None:
     with server(stack, grace_s="0.1") as (process, address), channel(address) as calls:
         call = hanging_call(calls)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
         with pytest.raises(grpc.RpcError):
             next(call)
 
@@ -103,7 +103,7 @@ def test_a_second_signal_ends_at_once(stack: str) -> None:
         process.send_signal(signal.SIGINT)
         assert out(process).readline() == "draining\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
         with pytest.raises(grpc.RpcError):
             next(call)
 
@@ -113,7 +113,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_1(stack: str) -> None:
     with server(stack) as (_, address):
         port = int(address.rpartition(":")[2])
         second = subprocess.run(
-            command(stack, port, LONG_S), capture_output=True, text=True, timeout=60
+            command(stack, port, LONG_S), capture_output=True, text=True, timeout=120
         )
     assert second.returncode == 1
     assert second.stdout == ""

@@ -57,7 +57,10 @@ class DraftEngine:
         return self._executor.kv.k.device
 
     def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
-        """A ticket for one session; raises BadRequest (mode it cannot run) or Overloaded (full)."""
+        """A ticket for one session.
+
+        Raises BadRequest (a mode it cannot run, more positions than fit) or Overloaded (full).
+        """
         if mode not in self._executor.modes:
             raise BadRequest("mode", f"this checkpoint cannot draft in mode {mode_name(mode)}")
         if max_positions < 1:

@@ -10,7 +10,7 @@ from domino_kernels.paged_kv import PageAllocator
 from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.metrics import IDLE_CHECKS, watch_seats
-from serving.errors import Overloaded
+from serving.errors import BadRequest, Overloaded
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,16 +68,24 @@ class Seats:
         return len(self._reserved)
 
     def reserve(self, mode: spec.Mode.ValueType, max_positions: int) -> str:
-        """Takes a seat for `max_positions` positions and returns its ticket; raises Overloaded."""
-        pages = -(-max_positions // self._page_size)
+        """Takes a seat for `max_positions` positions and returns its ticket.
+
+        Raises Overloaded, or BadRequest where there never will be so many pages.
+        """
+        pages, total = -(-max_positions // self._page_size), self.allocator.num_pages
+        if pages > total:
+            raise BadRequest(
+                "max_positions",
+                f"{max_positions} positions need {pages} KV pages, the draft has {total}; raise "
+                "its --kv-tokens",
+            )
         with self._lock:
             self._expire()
             taken = self.num_open + len(self._reserved)
             if taken >= self._max_sessions or not self.allocator.can_allocate(pages):
                 raise Overloaded(
                     f"the draft is full: {taken} of {self._max_sessions} sessions, "
-                    f"{self.allocator.num_free} of {self.allocator.num_pages} pages free, "
-                    f"{pages} asked"
+                    f"{self.allocator.num_free} of {total} pages free, {pages} asked"
                 )
             ticket = secrets.token_hex(8)
             session = Session(

@@ -18,7 +18,7 @@ from router.discovery import Discovery
 from router.endpoint import Endpoint
 from router.metrics import WITHOUT_SEAT
 from serving.channel import aio_channel
-from serving.errors import Overloaded, ServingError, from_rpc_error
+from serving.errors import BadRequest, Overloaded, ServingError, from_rpc_error
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +41,11 @@ class _Draft:
     @property
     def address(self) -> str:
         return self.endpoint.address
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it was, a moment ago."""
+        return time.monotonic() < self.away_until
 
 
 class DraftSeats:
@@ -92,22 +97,25 @@ class DraftSeats:
             task.add_done_callback(self._releases.discard)
 
     async def _find(self, work: Work, near: Endpoint) -> tuple[_Draft, str]:
-        """The nearest draft that has a seat, the least used of equals, and its ticket; an empty
-        one when none has, in the timeout."""
+        """The nearest draft that has a seat, the least used of equals, and its ticket; one that is
+        not away and an empty ticket when none has, in the timeout."""
         end, reason = time.monotonic() + self._timeout_s, "no draft service answers"
         drafts = sorted(self._drafts.values(), key=lambda d: (-near.nearness(d.endpoint), d.held))
         for draft in drafts:
-            if time.monotonic() < draft.away_until:
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                break  # what another draft has used up says nothing of this one
+            if draft.is_away:
                 continue
             try:
-                return draft, await self._reserve(draft, work, end - time.monotonic())
+                return draft, await self._reserve(draft, work, left_s)
             except ServingError as error:
                 reason = f"{draft.address}: {error}"
-                if not isinstance(error, Overloaded):
+                if not isinstance(error, Overloaded | BadRequest):
                     draft.away_until = time.monotonic() + _AWAY_S
         WITHOUT_SEAT.inc()
         _log.warning("request %s runs plain: %s", work.request_id, reason)
-        return drafts[0], ""
+        return min(drafts, key=lambda draft: draft.is_away), ""
 
     async def _reserve(self, draft: _Draft, work: Work, left_s: float) -> str:
         request = draft_pb2.ReserveSeatRequest(
@@ -116,7 +124,7 @@ class DraftSeats:
         draft.held += 1  # while it is asked, so that not all ask the same one
         try:
             stub = DraftServiceStub(draft.channel)
-            reserved = await stub.ReserveSeat(request, timeout=max(left_s, 0.0))
+            reserved = await stub.ReserveSeat(request, timeout=left_s)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, "draft") from error
         finally:

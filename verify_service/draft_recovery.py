@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from serving.errors import Overloaded, ServingError
+from serving.errors import BadRequest, Overloaded, ServingError
 from serving.log import about
+from verify_service.draft_link import SeatedLink
 from verify_service.draft_links import DraftLinks
 from verify_service.engine import Engine
 from verify_service.metrics import DRAFT_RECOVERED, WAITING_FOR_DRAFT
@@ -99,25 +100,31 @@ class DraftRecovery:
         try:
             link = self._links.get(address)
             for sequence in sorted(sequences, key=lambda s: s.arrived_ns):
-                if not (sequence.suits(link.projection) or sequence.pays_anew):
-                    self._forget(sequence)  # plain for good: another draft is there now
-                    continue
-                wish = sequence.request.wish
-                assert wish is not None
-                ticket = link.reserve(wish.mode, sequence.capacity)
-                plan = DraftPlan(
-                    link=link, ticket=ticket, mode=wish.mode, draft_tokens=wish.draft_tokens
-                )
+                plan = self._plan(link, sequence)
                 self._forget(sequence)
-                self._engine.commands.put(partial(self._begin, sequence, plan))
-                pause.recovered_at = time.monotonic()
-                DRAFT_RECOVERED.inc()
-                name = sequence.request.request_id
-                log.info("request %s has a draft again", name, extra=about(name))
+                if plan:
+                    self._engine.commands.put(partial(self._begin, sequence, plan))
+                    pause.recovered_at = time.monotonic()
+                    DRAFT_RECOVERED.inc()
+                    name = sequence.request.request_id
+                    log.info("request %s has a draft again", name, extra=about(name))
         except ServingError as error:
             pause.lengthen(time.monotonic())
             if not isinstance(error, Overloaded):
                 log.warning("%d requests wait for a draft: %s", len(sequences), error)
+
+    def _plan(self, link: SeatedLink, sequence: Sequence) -> DraftPlan | None:
+        """Its place at the draft; None where it stays plain for good."""
+        wish, name = sequence.request.wish, sequence.request.request_id
+        assert wish is not None
+        if not (sequence.suits(link.projection) or sequence.pays_anew):
+            return None  # another draft is there now
+        try:
+            ticket = link.reserve(wish.mode, sequence.capacity)
+        except BadRequest as error:
+            log.warning("request %s stays plain: %s", name, error, extra=about(name))
+            return None
+        return DraftPlan(link=link, ticket=ticket, mode=wish.mode, draft_tokens=wish.draft_tokens)
 
     def _forget(self, sequence: Sequence) -> None:
         with self._lock:

@@ -5,7 +5,7 @@ import pytest
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.metrics import IDLE_CHECKS
 from draft_service.seats import Seats
-from serving.errors import Overloaded
+from serving.errors import BadRequest, Overloaded
 
 PAGES, PAGE_SIZE, SESSIONS, TTL_S = 8, 16, 3, 10.0
 
@@ -53,6 +53,15 @@ def test_a_ticket_lives_as_long_as_it_says(seats: Seats, clock: Clock) -> None:
     assert seats.open(late) is None
     assert seats.allocator.num_free == PAGES // 2
     reserve(seats, 16 * PAGES // 2)
+
+
+def test_what_never_fits_is_refused_for_good(seats: Seats) -> None:
+    """Prevents a caller from waiting for room that there never will be."""
+    with pytest.raises(BadRequest, match="129 positions need 9 KV pages, the draft has 8"):
+        reserve(seats, PAGES * PAGE_SIZE + 1)
+    reserve(seats, PAGES * PAGE_SIZE)
+    with pytest.raises(Overloaded, match="0 of 8 pages free, 1 asked"):
+        reserve(seats)
 
 
 def test_a_lost_page_is_told_when_the_last_seat_is_given_back(seats: Seats) -> None:

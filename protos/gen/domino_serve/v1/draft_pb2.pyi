@@ -197,7 +197,9 @@ class ReserveSeatRequest(_message.Message):
     mode: _speculation_pb2.Mode.ValueType
     """MODE_DFLASH, MODE_DOMINO or MODE_DSPARK; a mode the checkpoint cannot run is INVALID_ARGUMENT."""
     max_positions: _builtins.int
-    """Positions the session may reach, prompt plus completion."""
+    """Positions the session may reach, prompt plus completion; more than the draft's KV ever holds are
+    INVALID_ARGUMENT.
+    """
     def __init__(
         self,
         *,

@@ -1,0 +1,74 @@
+"""Seats on several drafts: what one of them does is not held against another."""
+
+import asyncio
+
+import pytest
+
+from domino_serve.v1 import speculation_pb2 as spec
+from domino_serve.v1 import verify_pb2
+from router.discovery import StaticAddresses
+from router.endpoint import Endpoint
+from router.seats import DraftSeats
+from serving.errors import BadRequest, ServingError
+from tests.router.fake_services import FULL, FakeDraft, served
+from tests.router.work import work
+
+WORK = work(mode=spec.MODE_DOMINO, draft_tokens=7)
+
+
+async def held(seats: DraftSeats) -> verify_pb2.DraftSeat:
+    async with seats.hold(WORK, Endpoint(address="verify:1")) as seat:
+        assert seat is not None
+        return seat
+
+
+def test_time_that_one_draft_used_up_is_not_held_against_the_others() -> None:
+    """Prevents one draft that hangs from being all drafts' end: every request would run plain."""
+
+    async def run(addresses: tuple[str, ...]) -> None:
+        async with DraftSeats(StaticAddresses(addresses), timeout_s=0) as seats:
+            while not seats.addresses():
+                await asyncio.sleep(0)
+            assert (await held(seats)).ticket == ""
+            seats._timeout_s = 30
+            assert (await held(seats)).ticket == "ticket"
+
+    with served(FakeDraft()) as address:
+        asyncio.run(run((address,)))
+
+
+@pytest.mark.parametrize("refusal", [FULL, BadRequest("max_positions", "too many")], ids=str)
+def test_a_draft_that_refuses_one_request_is_asked_for_the_next(refusal: ServingError) -> None:
+    """Prevents a request that no draft can take from keeping others from all of them."""
+    draft = FakeDraft()
+    draft.refusal = refusal
+
+    async def run(addresses: tuple[str, ...]) -> None:
+        async with DraftSeats(StaticAddresses(addresses), timeout_s=30) as seats:
+            while not seats.addresses():
+                await asyncio.sleep(0)
+            assert (await held(seats)).ticket == ""
+            draft.refusal = None
+            assert (await held(seats)).ticket == "ticket"
+
+    with served(draft) as address:
+        asyncio.run(run((address,)))
+
+
+def test_a_request_without_a_seat_waits_at_a_draft_that_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prevents a request from looking for ever for a seat at a draft that is gone."""
+    monkeypatch.setattr("router.seats._AWAY_S", 1e6)
+
+    async def run(there: str) -> None:
+        async with DraftSeats(StaticAddresses(("127.0.0.1:1", there)), timeout_s=30) as seats:
+            while not seats.addresses():
+                await asyncio.sleep(0)
+            seat = await held(seats)
+            assert (seat.address, seat.ticket) == (there, "")
+
+    draft = FakeDraft()
+    draft.refusal = FULL
+    with served(draft) as address:
+        asyncio.run(run(address))

@@ -40,29 +40,29 @@ class Failover:
     def __init__(self, groups: VerifyGroups, seats: DraftSeats | None, wait_s: float) -> None:
         self.groups, self.seats, self.wait_s = groups, seats, wait_s
 
-    def begin(self, work: Work, time_left_s: Callable[[], float | None]) -> "Course":
+    def begin(self, time_left_s: Callable[[], float | None]) -> "Course":
         """time_left_s: until the client's deadline, None without one."""
-        return Course(self, work, time_left_s)
+        return Course(self, time_left_s)
 
 
 class Course:
-    """A request's way through the groups."""
+    """A request's way through the groups; it may be aborted before it is followed."""
 
-    def __init__(
-        self, failover: Failover, work: Work, time_left_s: Callable[[], float | None]
-    ) -> None:
-        self._failover, self._history, self._time_left_s = failover, History(work), time_left_s
+    def __init__(self, failover: Failover, time_left_s: Callable[[], float | None]) -> None:
+        self._failover, self._time_left_s = failover, time_left_s
+        self._history: History  # from `follow` on
         self._refused: set[Group] = set()  # full since the last wait
         self._run: tuple[Group, str] | None = None  # where it is now, under which name
-        self._aborted = False
+        self._aborted = self._lost = False
         self._losses = 0
         self._wait_until: float | None = None
 
-    async def follow(self, deliver: Deliver) -> None:
+    async def follow(self, work: Work, deliver: Deliver) -> None:
         """Returns once the last event is delivered, or `deliver` wants no more.
 
         Raises ServingError when no group can take it, or what a group refuses it with.
         """
+        self._history = History(work)
         while not (last := self._last()):
             try:
                 return await self._try(deliver)
@@ -91,14 +91,15 @@ class Course:
         async with self._failover.groups.take(self._refused) as group:
             try:
                 self._run = group, verify_id
-                FAILOVERS.inc(by=self._losses > 0)
+                FAILOVERS.inc(by=self._lost)
+                self._lost = False
                 async with seats.hold(work, group.endpoint) if seats else nullcontext() as seat:
                     await self._run_there(group, verify_id, seat, deliver)
             except Overloaded:
                 self._refused.add(group)
                 raise
             except (PeerUnavailable, Draining):
-                self._losses += 1
+                self._losses, self._lost = self._losses + 1, True
                 group.lose()
                 raise
             finally:

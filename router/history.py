@@ -18,7 +18,8 @@ class History:
         self.ids: list[int] = []
         self.runs = 0
         self._began_ns = time.monotonic_ns()
-        self._before = spec.SpeculationStats()  # of runs that broke off
+        # Of runs that broke off; plain unless one of them was not.
+        self._before = spec.SpeculationStats(mode=spec.MODE_AR, width=1)
         self._now = spec.SpeculationStats()  # of this run
         self._waited_ns = 0  # before this run began
         self._first_token_ns = 0

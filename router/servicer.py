@@ -41,8 +41,7 @@ class GenerateServicer(GenerateServiceServicer):
         self._tokenizer = tokenizer
         self._failover = failover
         self._max_requests = max_requests
-        # By caller and request id; None until it is admitted.
-        self._running: dict[tuple[str, str], Course | None] = {}
+        self._running: dict[tuple[str, str], Course] = {}  # by caller and request id
         RUNNING.watch(lambda: len(self._running))
 
     # Writes instead of yielding: a cancelled handler must end inside its own `finally` blocks,
@@ -53,10 +52,9 @@ class GenerateServicer(GenerateServiceServicer):
         async with aio_guard(context):
             request_id = _name(request)
             meter = RequestMeter(request_id, parent_of(context))
-            with meter, self._registered(request_id) as key:
+            course = self._failover.begin(context.time_remaining)
+            with meter, self._registered(request_id, course):
                 work = await self._admission.admit(request_id, request)
-                course = self._failover.begin(work, context.time_remaining)
-                self._running[key] = course
                 await self._follow(course, work, context, meter)
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
@@ -82,10 +80,10 @@ class GenerateServicer(GenerateServiceServicer):
                 meter.sent(response)
             return not transcript.cut
 
-        await course.follow(deliver)
+        await course.follow(work, deliver)
 
     @contextmanager
-    def _registered(self, request_id: str) -> Iterator[tuple[str, str]]:
+    def _registered(self, request_id: str, course: Course) -> Iterator[None]:
         """Holds one of the places, under the caller's and the request's name."""
         caller = CALLER.get()
         key = caller.name, request_id
@@ -98,9 +96,9 @@ class GenerateServicer(GenerateServiceServicer):
         own = sum(name == caller.name for name, _ in self._running)
         if caller.max_requests is not None and own >= caller.max_requests:
             raise Overloaded(f"{own} requests of {caller.name} are running, the most it may have")
-        self._running[key] = None
+        self._running[key] = course
         try:
-            yield key
+            yield
         finally:
             del self._running[key]
 

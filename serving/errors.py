@@ -10,7 +10,9 @@ from typing import ClassVar, Final, Self
 import grpc
 
 DOMAIN: Final = "domino-serve"
-_MAX_MESSAGE = 1000  # characters; a status travels in headers, which are limited to 8 KiB
+# Bytes; a status travels in headers, of which some clients take 8 KiB: once with three characters
+# for each byte that is not ASCII, once more in base64.
+_MAX_MESSAGE = 1000
 
 
 class StartError(Exception):
@@ -191,7 +193,9 @@ def to_status(error: ServingError) -> grpc.Status:
         details.append(Any())
         details[1].Pack(error_details_pb2.RetryInfo(retry_delay=delay))
     status = status_pb2.Status(
-        code=error.code.value[0], message=error.message[:_MAX_MESSAGE], details=details
+        code=error.code.value[0],
+        message=error.message.encode(errors="replace")[:_MAX_MESSAGE].decode(errors="ignore"),
+        details=details,
     )
     made: grpc.Status = rpc_status.to_status(status)
     return made

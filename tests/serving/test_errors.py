@@ -128,9 +128,11 @@ def test_a_bug_shows_in_the_log_and_not_on_the_wire(
     assert "Traceback" in caplog.text
 
 
-def test_a_message_larger_than_headers_allow_still_arrives() -> None:
-    """Prevents a refusal that quotes a huge value from turning into a protocol error."""
-    back = from_rpc_error(received(BadRequest("text", "x" * 100_000)))
+@pytest.mark.parametrize("character", ["x", "🙂", "\ud800"], ids=ascii)
+def test_a_message_larger_than_headers_allow_still_arrives(character: str) -> None:
+    """Prevents a refusal that quotes a huge value from turning into a protocol error, or into
+    overload: each byte of an emoji takes three in a header."""
+    back = from_rpc_error(received(BadRequest("text", character * 100_000)))
     assert isinstance(back, BadRequest)
     assert back.field == "text"
 

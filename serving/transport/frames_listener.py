@@ -32,6 +32,7 @@ class FramesListener:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
+                self.close()  # where no file was left: who connected would wait for ever
                 return None
             if _is_ours(connection):
                 return Frames(connection, spin_s=self._spin_s)

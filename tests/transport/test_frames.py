@@ -1,6 +1,7 @@
 """Messages by a local socket: whole, in order, in time, and an end that is noticed at once."""
 
 import os
+import resource
 import socket
 import threading
 import time
@@ -94,6 +95,26 @@ def test_other_names_lead_nowhere() -> None:
     """A name is all that another host's process would have."""
     with pytest.raises(OSError):
         Frames.connected("domino-serve-of-nobody")
+
+
+def test_a_listener_that_has_no_file_left_refuses_whoever_comes() -> None:
+    """Prevents connections that nobody accepts ever, after a moment without a free file: gRPC is
+    taken where they are refused."""
+    listener = FramesListener()
+    waiting = Frames.connected(listener.name)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    next_file = os.dup(0)
+    os.close(next_file)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_file, limits[1]))
+    try:
+        accepted = listener.accept()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert accepted is None
+    assert not waiting.is_open
+    with pytest.raises(ConnectionRefusedError):
+        Frames.connected(listener.name)
+    waiting.close()
 
 
 def test_who_waits_is_woken_by_an_end(ends: tuple[Frames, Frames]) -> None:

@@ -2,15 +2,14 @@
 
 import argparse
 import os
-import re
 from pathlib import Path
 from typing import Final
 
 from domino_cli.errors import UsageError
 from domino_cli.stack import flag
 from domino_client import Tls
+from serving.address import is_address
 from serving.options import OptionError
-from serving.transport.unix_socket import is_unix
 
 TOKEN_VARIABLE: Final = "DOMINO_SERVE_TOKEN"
 _FLAGS: Final = ("tls_ca", "tls_cert", "tls_key", "tls_server_name", "token_file")
@@ -18,7 +17,7 @@ _FLAGS: Final = ("tls_ca", "tls_cert", "tls_key", "tls_server_name", "token_file
 
 def address(text: str) -> str:
     """argparse type: where a running service listens."""
-    if not is_unix(text) and not re.fullmatch(r"[^/\s]+:\d+", text):
+    if not is_address(text):
         raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor unix:/PATH")
     return text
 

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from router.discovery_dns import DnsName
 from router.discovery_kubernetes import KubernetesService
 from router.endpoint import Endpoint
+from serving.address import is_address
 from serving.options import OptionError
 
 MAX_REPLICAS: Final = 256
@@ -59,7 +60,7 @@ def discovery(name: str, text: str) -> Discovery:
 def addresses(name: str, text: str) -> tuple[str, ...]:
     """An option's comma list, "a:1,b:2"; raises OptionError."""
     found = tuple(part.strip() for part in text.split(","))
-    if not all(found) or len(set(found)) < len(found) or len(found) > MAX_REPLICAS:
+    if not all(map(is_address, found)) or len(set(found)) < len(found) or len(found) > MAX_REPLICAS:
         remedy = (
             f"must be host:port or unix:/path, or 2 to {MAX_REPLICAS} different ones with commas "
             "between"

@@ -75,7 +75,8 @@ def test_an_option_names_its_source() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "a:1,", "a:1,a:1", ",".join(f"h{i}:1" for i in range(257))),
+        *("", "verify", "verify:grpc", "http://verify:1"),
+        *("a:1,", "a:1,a:1", ",".join(f"h{i}:1" for i in range(257))),
         *("dns:", "dns:verify", "dns:verify:grpc", "dns:verify:0", "dns:verify:65536", "dns:a b:1"),
         *("k8s:", "k8s:verify", "k8s:verify:", "k8s:a/b/verify:grpc", "k8s:Verify:1", "k8s:v:0"),
     ],

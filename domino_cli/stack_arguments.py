@@ -121,7 +121,8 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="P",
         help="on a CPU: as of the draft service: a Domino block ends where the draft's own chance "
-        f"for it falls below P (default: {CONFIDENCE_THRESHOLD}, with --width 0: whole blocks)",
+        "for it falls below P, never with 0 "
+        f"(default: {CONFIDENCE_THRESHOLD}, where a --width is given 0)",
     )
     group.add_argument(
         "--deterministic",
@@ -138,7 +139,7 @@ def add_sampling_argument(parser: argparse.ArgumentParser) -> None:
         "--use-generation-config",
         action="store_true",
         default=None,
-        help="requests that name no sampling take the target's generation_config.json's",
+        help="a request's unset sampling fields are those of the target's generation_config.json",
     )
 
 

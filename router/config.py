@@ -41,8 +41,8 @@ class RouterConfig(ServiceOptions):
     default_max_tokens: int = field(256, help="max_tokens of requests that name none")
     use_generation_config: bool = field(
         False,
-        help="take the sampling of requests that name none from the target's "
-        "generation_config.json; otherwise they are greedy",
+        help="a request's unset sampling fields are those of the target's generation_config.json; "
+        "otherwise requests are greedy",
     )
     seat_timeout_s: float = field(0.5, help="wait for a draft seat; then the request runs plain")
     failover_s: float = field(

@@ -131,8 +131,9 @@ class GenerateRequest(_message.Message):
     draft_tokens: _builtins.int
     """Draft tokens per step, 0 (plain) to the block's limit. Default: the server's width - 1."""
     temperature: _builtins.float
-    """How tokens are chosen, see Sampling. Default: greedy, or the target's generation_config where
-    the router was started with --use-generation-config. A seed is made up when unset.
+    """How tokens are chosen, see Sampling. Default: greedy; with the router's --use-generation-config
+    this and the next three take the target's generation_config, each where it is unset. A seed is
+    made up when unset.
     """
     top_k: _builtins.int
     """See Sampling."""
@@ -504,7 +505,7 @@ class GetModelInfoResponse(_message.Message):
 
     @_builtins.property
     def default_sampling(self) -> _sampling_pb2.Sampling:
-        """Sampling of requests that name none of its fields; unset when greedy."""
+        """What requests' unset sampling fields are, each by itself; unset when greedy."""
 
     def __init__(
         self,

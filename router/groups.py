@@ -103,26 +103,31 @@ class VerifyGroups:
             yield group
         finally:
             group.running -= 1
-            if not group.running and self._groups.get(group.address) is not group:
-                await group.channel.close()
+            await self._close_if_gone(group)
 
     async def _watch(self) -> None:
         try:
             async for endpoints in self._discovery.watch():
-                self._change({endpoint.address: endpoint for endpoint in endpoints})
+                await self._change({endpoint.address: endpoint for endpoint in endpoints})
         except Exception as error:
             _log.exception("discovery of verify services ended; the last ones stay")
             if not self._target.done():
                 self._target.set_exception(error)
 
-    def _change(self, endpoints: Mapping[str, Endpoint]) -> None:
+    async def _change(self, endpoints: Mapping[str, Endpoint]) -> None:
         for address in endpoints.keys() - self._groups.keys():
             group = self._groups[address] = Group.at(endpoints[address])
             self._tasks[address] = asyncio.create_task(self._keep(group))
         for address in self._groups.keys() - endpoints.keys():
             self._tasks.pop(address).cancel()
             self._reasons.pop(address, None)
-            self._groups.pop(address).answers = False  # its requests end where they are
+            group = self._groups.pop(address)
+            group.answers = False  # its requests end where they are
+            await self._close_if_gone(group)
+
+    async def _close_if_gone(self, group: Group) -> None:
+        if not group.running and self._groups.get(group.address) is not group:
+            await group.channel.close()
 
     async def _keep(self, group: Group) -> None:
         """Asks a group until it answers, and again whenever it was lost."""
@@ -144,6 +149,8 @@ class VerifyGroups:
                 await self._meet_drafts(group, target)
                 if not self._target.done():
                     self._target.set_result(target)
+                # Another group may have become the first one meanwhile.
+                _require_same(self._target.result(), target)
                 return
             except ServingError as error:
                 self._reasons[group.address] = str(error)

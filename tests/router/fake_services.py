@@ -46,6 +46,7 @@ class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
         self.aborts: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.connects: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.draft_refusal: ServingError | None = None
+        self.meeting: threading.Barrier | None = None  # of the first draft, with other services
         self._running: dict[str, threading.Event] = {}
         self._has_draft, self._default_draft_tokens = has_draft, default_draft_tokens
         self._tokenizer_hash, self._content_hash = tokenizer_hash, content_hash
@@ -96,6 +97,9 @@ class FakeVerify(verify_pb2_grpc.VerifyServiceServicer):
         self, request: verify_pb2.ConnectDraftRequest, context: grpc.ServicerContext
     ) -> verify_pb2.ConnectDraftResponse:
         self.connects.put(request.address)
+        if self.meeting:
+            self.meeting.wait()
+            self.meeting = None
         with guard(context):
             if self.draft_refusal:
                 raise self.draft_refusal

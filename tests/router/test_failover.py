@@ -1,5 +1,6 @@
 """Verify groups that go, refuse or differ: the client's stream goes on, each token once."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from domino_client import Client
 from domino_serve.v1 import verify_pb2
 from serving.errors import Draining, Overloaded, PeerUnavailable
-from tests.router.fake_services import MAX_CONTEXT, FakeDraft, FakeVerify, served
+from tests.router.fake_services import HANG, MAX_CONTEXT, FakeDraft, FakeVerify, served
 from tests.router.router_process import running_router
 from tests.router.tiny_tokenizer import byte_level
 
@@ -173,11 +174,16 @@ def test_requests_go_to_the_least_loaded_group(target: Path) -> None:
 
 
 def test_a_group_with_another_model_is_not_used(target: Path) -> None:
-    """Prevents an answer of two models."""
-    with groups(target, FakeVerify(), FakeVerify(content_hash="other")) as running:
-        for _ in range(4):
-            running.client.generate(token_ids=[9], max_tokens=1)
-        assert 0 in [fake.requests.qsize() for fake in running.fakes]
+    """Prevents an answer of two models, where both groups are the first to answer."""
+    fakes = FakeVerify(), FakeVerify(content_hash="other")
+    both = threading.Barrier(len(fakes), timeout=30)
+    for fake in fakes:
+        fake.meeting = both
+    with groups(target, *fakes) as running:
+        begun = [iter(running.client.stream(token_ids=[HANG])) for _ in range(4)]
+        for chunks in begun:
+            next(chunks)
+        assert sorted(fake.requests.qsize() for fake in fakes) == [0, 4]
 
 
 def test_abort_between_two_groups(target: Path) -> None:

@@ -130,12 +130,14 @@ def test_a_bug_shows_in_the_log_and_not_on_the_wire(
 
 @pytest.mark.parametrize("character", ["x", "🙂", "\ud800"], ids=ascii)
 def test_a_message_larger_than_headers_allow_still_arrives(character: str) -> None:
-    """Prevents a refusal that quotes a huge value from becoming overload at clients that have gRPC's
-    own limit of headers: each byte of an emoji takes three in one of them."""
-    refused = BadRequest("text", character * 100_000)
-    with raising_server(refused) as address, grpc.insecure_channel(address) as calls:
-        with pytest.raises(grpc.RpcError) as caught:
-            method(calls)(b"", timeout=10)
+    """Prevents a refusal that quotes a huge value from becoming overload at clients with gRPC's own
+    limit of headers: each byte of an emoji takes three in one of them."""
+    with (
+        raising_server(BadRequest("text", character * 100_000)) as address,
+        grpc.insecure_channel(address) as calls,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        method(calls)(b"", timeout=10)
     back = from_rpc_error(caught.value)
     assert isinstance(back, BadRequest)
     assert back.field == "text"

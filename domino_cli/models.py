@@ -66,7 +66,7 @@ def from_hub(name: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except Exception as error:  # the library's errors share no base class
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().partition("\n")[0]  # none, of a time-out
         raise UsageError(
             f"{name!r} is not a folder here and not to be had from the hub "
             f"({type(error).__name__}: {reason}); {remedy}"

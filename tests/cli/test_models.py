@@ -36,3 +36,14 @@ def test_an_unreachable_hub_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UsageError, match=r"'nobody/nothing'.*give the folder's path"):
         resolve_model("nobody/nothing")
+
+
+def test_a_hub_that_says_nothing_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prevents an IndexError in place of the remedy: time-outs have no message."""
+
+    def download(name: str, **options: object) -> str:
+        raise TimeoutError
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(UsageError, match=r"\(TimeoutError: \).*give the folder's path"):
+        resolve_model("nobody/nothing")

@@ -48,7 +48,7 @@ class Decoder:
         x: Tensor,
         batch: Batch,
         kv: PagedKV,
-        attention: Callable[[Visibility], PagedAttention],
+        attention: Attend,
     ) -> tuple[Tensor, list[Tensor]]:
         """What `forward` does, by torch, with the attention of each rule as given."""
         angles = self._rotary.at(batch.positions)

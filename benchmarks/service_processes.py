@@ -11,7 +11,7 @@ from domino_cli.errors import CommandError
 from domino_cli.service_process import Event, ServiceProcess
 from domino_cli.stack import flags
 
-START_S, STOP_S = 60.0, 10.0
+START_S, STOP_S = 300.0, 10.0
 
 
 class Pace(Protocol):

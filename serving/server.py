@@ -42,8 +42,9 @@ class Server:
         max_workers: int = 64,
         options: ServiceOptions = DEFAULTS,
     ) -> None:
+        self._handlers = ThreadPoolExecutor(max_workers, service)
         self.grpc = grpc.server(
-            ThreadPoolExecutor(max_workers, service),
+            self._handlers,
             interceptors=[*map(Gated, options.gates()), RefuseMalformed()],
             options=SERVER_OPTIONS,
             maximum_concurrent_rpcs=max_workers,  # more would queue for a thread without a bound
@@ -95,6 +96,12 @@ class Server:
         if self._page:
             self._page.close()
         return code or 0
+
+    def stop(self) -> None:
+        """Ends all calls at once, for a server that does not wait(); returns when their handlers
+        have ended too. Repeatable."""
+        self.grpc.stop(None).wait()
+        self._handlers.shutdown()
 
     def _drain(self) -> None:
         stopped = self.grpc.stop(self._grace_s)

@@ -27,6 +27,8 @@ END_S: Final = 90.0
 CALL_S: Final = 30.0
 _SEGMENT: Final = re.compile(f"{PREFIX}[0-9a-f]+")
 MODELS: Final = {"target": TARGET, "draft": DOMINO_SHIFT, "threads": 1, "page_size": 16}
+STEP_BUDGET_S: Final = 1.0
+LIMITS: Final = {"draft_step_s": STEP_BUDGET_S, "draft_timeout_s": 10.0}  # the services' own
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class Member:
     port: int = field(default_factory=unused_port)
     process: ServiceProcess | None = None
     starts: int = 0
+    known: set[str] = field(default_factory=set)  # segments of shared memory, of its dead too
     log: list[str] = field(default_factory=list)
     _events: "queue.SimpleQueue[Event]" = field(default_factory=queue.SimpleQueue)
 
@@ -76,6 +79,7 @@ class Member:
 
     def kill(self) -> None:
         """As a crash or the out-of-memory killer does it."""
+        self.known |= self.segments()
         self.send(signal.SIGKILL)
         self.await_end()
 
@@ -106,8 +110,18 @@ class Member:
             "rss_kib": int(found["VmRSS"].split()[0]),
             "files": len(os.listdir(f"/proc/{self.pid}/fd")),
             "threads": int(found["Threads"]),
-            "segments": len(set(_SEGMENT.findall(Path(f"/proc/{self.pid}/maps").read_text()))),
+            "segments": len(self.segments()),
         }
+
+    def segments(self) -> set[str]:
+        """Names that the shared memory which it has mapped had."""
+        return set(_SEGMENT.findall(Path(f"/proc/{self.pid}/maps").read_text()))
+
+    def names_left(self) -> int:
+        """Segments that still have one; other services of this machine have theirs."""
+        if self.process:
+            self.known |= self.segments()
+        return sum((FOLDER / name).exists() for name in self.known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +139,7 @@ class Cluster:
     def held(self) -> dict[str, int]:
         """What requests hold at all services that run; zeros when nothing leaks."""
         found = dict.fromkeys(("requests", "pages", "waiting_for_draft", "sessions", "seats"), 0)
-        found["segments_with_names"] = len(list(FOLDER.glob(f"{PREFIX}*")))
+        found["segments_with_names"] = sum(member.names_left() for member in self.members())
         for member in self.verifies:
             with channel(member.address) as calls:
                 stub = verify_pb2_grpc.VerifyServiceStub(calls)
@@ -167,17 +181,19 @@ def cluster(
     routers: int = 1,
     ranks: int = 1,
     ping_s: float | None = None,
+    notice_s: float = 2.0,
     draft: Mapping[str, object] = MappingProxyType({}),
     measured: bool = False,
     **verify: object,
 ) -> Iterator[Cluster]:
     """Running services; `draft` and `verify` are options of theirs, `ranks` of the first group.
 
-    A frozen peer is noticed after two pings. measured: drafts and groups have pages of metrics.
+    A frozen peer is noticed after two pings, routers that end take new requests for notice_s.
+    measured: drafts and groups have pages of metrics.
     """
     through = ("tests.chaos.pinging", str(ping_s)) if ping_s else ()
     # Every step drafts: a policy would soon decode plainly where drafts are poor or slow.
-    options = {**MODELS, "width_policy": "fixed", **verify}
+    options = {**MODELS, **LIMITS, "width_policy": "fixed", **verify}
     groups = _members("verify_service", options, verifies, through, measured)
     options = {**MODELS, "max_sessions": 64, "ticket_ttl_s": 3, **draft}
     seats = _members("draft_service", options, drafts, through, measured)
@@ -185,7 +201,8 @@ def cluster(
         "target": tokenizer,
         "verify": ",".join(member.address for member in groups),
         "draft": ",".join(member.address for member in seats),
-        "notice_s": 2.0,
+        "notice_s": notice_s,
+        "seat_timeout_s": 5.0,
     }
     followers: list[Member] = []
     if ranks > 1:

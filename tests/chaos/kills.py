@@ -14,11 +14,10 @@ from domino_client import Client, RequestArgs
 from domino_serve.v1 import verify_pb2, verify_pb2_grpc
 from serving.channel import channel
 from serving.errors import PeerUnavailable
-from tests.chaos.cluster import CALL_S, Cluster, Member, until
+from tests.chaos.cluster import CALL_S, STEP_BUDGET_S, Cluster, Member, until
 from tests.chaos.traffic import Answer, Case, ask, wave
 
 WAVE = 16  # streams at once
-STEP_BUDGET_S = 1.0  # verify's --draft-step-s, its default
 
 
 @dataclass(slots=True)
@@ -61,31 +60,47 @@ def kill_verifies(cluster: Cluster, cases: Sequence[Case], streams: int, seed: i
 
 def kill_rank(cluster: Cluster, cases: Sequence[Case], seed: int) -> dict[str, Any]:
     """One process of a tensor-parallel group dies: the group ends at once, its streams go on."""
-    return _lose_rank(cluster, cases, seed, cluster.followers[0].kill)
+
+    def lose() -> bool:
+        cluster.followers[0].kill()
+        return True
+
+    return _lose_rank(cluster, cases, seed, lose)
 
 
 def freeze_rank(cluster: Cluster, cases: Sequence[Case], seed: int) -> dict[str, Any]:
     """It stands still: the group ends by its limit of a step, and that rank once it goes on."""
     rank = cluster.followers[0]
-    found = _lose_rank(cluster, cases, seed, lambda: rank.send(signal.SIGSTOP))
+
+    def lose() -> bool:
+        rank.send(signal.SIGSTOP)
+        if _loads(cluster.verifies[0]).running:
+            return True
+        rank.send(signal.SIGCONT)
+        return False
+
+    found = _lose_rank(cluster, cases, seed, lose)
     rank.send(signal.SIGCONT)
     return {**found, "exit_code_of_the_rank": rank.await_end()}
 
 
 def _lose_rank(
-    cluster: Cluster, cases: Sequence[Case], seed: int, lose: Callable[[], None]
+    cluster: Cluster, cases: Sequence[Case], seed: int, lose: Callable[[], bool]
 ) -> dict[str, Any]:
-    rng, kills = random.Random(seed), Kills()
+    """lose: False where nothing ran there; another wave comes then."""
+    rng, is_lost = random.Random(seed), False
 
     def strike() -> float:
+        nonlocal is_lost
         moment = time.monotonic()
-        lose()
+        is_lost = lose()
         return moment
 
     with Client(cluster.routers[0].address) as client:
         until_used(client, cluster, cases[0])
-        chosen = [rng.choice(cases) for _ in range(WAVE)]
-        kills.add(*wave(client, chosen, 2 * WAVE, strike))
+        while not is_lost:
+            kills, chosen = Kills(), [rng.choice(cases) for _ in range(WAVE)]
+            kills.add(*wave(client, chosen, 2 * WAVE, strike))
     return {**kills.as_json(), "exit_code_of_the_group": cluster.verifies[0].await_end()}
 
 
@@ -139,21 +154,24 @@ def until_used(client: Client, cluster: Cluster, case: Case) -> None:
     """Returns when requests reach every group, and are drafted for, again."""
     groups = cluster.verifies
 
+    def idle_checks(group: Member) -> int:
+        """One more for each time that requests have come and gone."""
+        return int(_loads(group).idle_checks)
+
     def all_used() -> bool:
-        before = [_idle_checks(group) for group in groups]
+        before = [idle_checks(group) for group in groups]
         with ThreadPoolExecutor(len(groups)) as pool:
             answers = list(pool.map(lambda _: ask(client, case), groups))
         drafted = all(a.completion and a.completion.speculation.proposed_tokens for a in answers)
-        return drafted and until(lambda: all(map(gt, map(_idle_checks, groups), before)), 1.0)
+        return drafted and until(lambda: all(map(gt, map(idle_checks, groups), before)), 1.0)
 
-    assert until(all_used, 60.0), "a service that came back is not used"
+    assert until(all_used, 120.0), "a service that came back is not used"
 
 
-def _idle_checks(group: Member) -> int:
-    """One more for each time that requests have come and gone."""
+def _loads(group: Member) -> verify_pb2.GetLoadsResponse:
     with channel(group.address) as calls:
         stub = verify_pb2_grpc.VerifyServiceStub(calls)
-        return int(stub.GetLoads(verify_pb2.GetLoadsRequest(), timeout=CALL_S).idle_checks)
+        return stub.GetLoads(verify_pb2.GetLoadsRequest(), timeout=CALL_S)
 
 
 def kill_router(cluster: Cluster, cases: Sequence[Case]) -> dict[str, Any]:

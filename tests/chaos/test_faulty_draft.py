@@ -7,6 +7,7 @@ import pytest
 from domino_serve.v1 import draft_pb2, verify_pb2
 from tests.chaos.faults import FAULTS
 from tests.chaos.faulty_draft import faulty
+from tests.patience import NEVER_S
 from tests.recorded_models import PROMPTS
 from tests.services.requests import generate, seat, start
 from tests.services.served import Draft, Verify, serve_draft, serve_verify
@@ -17,8 +18,14 @@ Services = tuple[Draft, Verify]
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[Services]:
+    """Little time for drafts, but all of it for the one that is no fault's."""
     with serve_draft() as draft, serve_verify(draft_step_s=0.05, draft_timeout_s=2) as verify:
-        yield draft, verify
+        link = verify.links.get(draft.address)
+        with pytest.MonkeyPatch.context() as patch:
+            receive = link.receive
+            patch.setattr(link, "receive", lambda timeout_s: receive(NEVER_S))
+            verify.links._timeout_s = 2
+            yield draft, verify
 
 
 @pytest.fixture(scope="module")

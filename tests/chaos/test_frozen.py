@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def ranks(tokenizer: Path) -> Iterator[Cluster]:
-    with cluster(tokenizer, ranks=2, max_sequences=8, step_timeout_s=5.0) as running:
+    with cluster(tokenizer, ranks=2, max_sequences=8, step_timeout_s=10.0) as running:
         yield running
 
 
@@ -41,7 +41,7 @@ def test_a_verify_group(services: Cluster, cases: Sequence[Case]) -> None:
     requests held from being kept once it goes on. Two pings take 4 s here; without a limit of our
     own gRPC waits a minute for the second one's answer."""
     found = frozen(services, services.verifies[0], cases, "stood_still")
-    assert found["longest_gap_s"] < 30
+    assert found["longest_gap_s"] < 55
 
 
 def test_the_only_draft(services: Cluster, cases: Sequence[Case]) -> None:

@@ -1,13 +1,14 @@
 """The short form of `make chaos`: real processes that die, are left, flooded and updated."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.chaos.cancels import storm
 from tests.chaos.cluster import Cluster, cluster
-from tests.chaos.kills import kill_drafts, kill_router, kill_verifies
+from tests.chaos.kills import Kills, kill_drafts, kill_router, kill_verifies
 from tests.chaos.overload import flood
 from tests.chaos.rolling import update_all
 from tests.chaos.traffic import Case
@@ -18,24 +19,34 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def services(tokenizer: Path) -> Iterator[Cluster]:
-    with cluster(tokenizer, routers=2, max_sequences=8, max_waiting=16) as running:
+    room: Any = {"max_sequences": 8, "max_waiting": 16}
+    with cluster(tokenizer, routers=2, notice_s=6.0, **room) as running:
         yield running
 
 
 def test_a_draft_killed_costs_speed_only(services: Cluster, cases: Sequence[Case]) -> None:
     """Prevents streams that end, stall or change when their draft dies."""
-    kills = kill_drafts(services, cases, 16, SEED)
-    assert (kills.identical, kills.errors) == (16, ())
-    assert kills.hit > 0, "it died when nobody needed it"
-    assert services.leaks() == {}
+    kill_in_use(kill_drafts, services, cases)
 
 
 def test_a_verify_group_killed_loses_no_token(services: Cluster, cases: Sequence[Case]) -> None:
     """Prevents streams that end, or tokens that come twice or never, when a group dies."""
-    kills = kill_verifies(services, cases, 16, SEED)
-    assert (kills.identical, kills.errors) == (16, ())
-    assert kills.hit > 0, "it died when nobody needed it"
-    assert services.leaks() == {}
+    kill_in_use(kill_verifies, services, cases)
+
+
+def kill_in_use(
+    kill: Callable[[Cluster, Sequence[Case], int, int], Kills],
+    services: Cluster,
+    cases: Sequence[Case],
+) -> None:
+    """Again where it died when nobody needed it: whose streams run then is chance."""
+    for seed in range(SEED, SEED + 5):
+        kills = kill(services, cases, 16, seed)
+        assert (kills.identical, kills.errors) == (16, ())
+        assert services.leaks() == {}
+        if kills.hit:
+            return
+    raise AssertionError("it always died when nobody needed it")
 
 
 def test_clients_that_leave_take_nothing_along(services: Cluster, cases: Sequence[Case]) -> None:
@@ -67,6 +78,10 @@ def test_a_router_killed_frees_what_its_clients_held(
     services: Cluster, cases: Sequence[Case]
 ) -> None:
     """Prevents requests that run for a router that is gone, and retries that differ."""
-    found = kill_router(services, cases)
-    assert found["cut_with_unavailable"] == found["retried_identical"] > 0
-    assert (found["wrong"], found["leaks"]) == (0, {})
+    for _ in range(5):
+        found = kill_router(services, cases)
+        assert found["cut_with_unavailable"] == found["retried_identical"]
+        assert (found["wrong"], found["leaks"]) == (0, {})
+        if found["retried_identical"]:
+            return
+    raise AssertionError("it always died when all answers were there")

@@ -165,7 +165,7 @@ def test_ctrl_c_ends_up_and_all_its_services(tiny_target: Path) -> None:
         pids = [int(re.findall(r"pid (\d+)", line)[0]) for line in lines]
         assert all(map(is_running, pids))
         os.kill(up.pid, signal.SIGINT)
-        _, log = up.communicate(timeout=60)
+        _, log = up.communicate(timeout=240)
     assert up.returncode == 0, log
     assert not any(map(is_running, pids))
 

@@ -13,6 +13,7 @@ from tests.deploy.containers import entry_module, write_models
 from tests.deploy.manifests import config_text, pods
 from tests.deploy.namespaces import Namespaces, available, namespaces
 from tests.deploy.test_network import GRPC, METRICS, reachable
+from tests.patience import patient
 from tests.recorded_models import PROMPTS
 
 OVERLAY = "cpu-demo"
@@ -45,7 +46,7 @@ def running(net: Namespaces, folder: Path) -> Iterator[dict[str, "subprocess.Pop
             file.write_text(text.replace('"/models/', f'"{models}/'))
             module = entry_module(by_name[name])
             args = ["-m", module, "--config", str(file), *more.get(name, ())]
-            processes[name] = net.start(name, sys.executable, *args)
+            processes[name] = net.start(name, sys.executable, *patient(args))
         for name, process in processes.items():
             assert process.stdout is not None
             address = json.loads(process.stdout.readline())["address"]

@@ -17,8 +17,11 @@ SECRET = "my PIN is 4711"
 CLIENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # of the W3C's text
 
 
-def test_one_trace_leads_from_the_client_to_the_draft(tmp_path: Path) -> None:
+def test_one_trace_leads_from_the_client_to_the_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Prevents spans that cannot be joined, or that tell what a request said."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     with (
         collecting() as collector,
         whole(tmp_path / "target", common={"trace_endpoint": collector.endpoint}) as services,
@@ -35,7 +38,7 @@ def test_one_trace_leads_from_the_client_to_the_draft(tmp_path: Path) -> None:
                 client.generate(SECRET, max_tokens=0, request_id="refused")
         # Ending the services sends what they have not sent yet.
         for process in (services.router, services.verify, services.draft):
-            process.service.stop(60)
+            process.service.stop(240)
         spans = {(s.service, s.attributes["request_id"].split("-")[0]): s for s in collector.spans}
     router = spans["domino-router", "traced"]
     verify = spans["domino-verify", "traced"]

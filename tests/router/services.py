@@ -13,7 +13,6 @@ from tests.router.fake_services import FakeDraft, FakeVerify, served
 from tests.router.router_process import running_router
 from tests.router.tiny_tokenizer import save_target
 
-
 WAIT_S = 60.0
 
 

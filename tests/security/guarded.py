@@ -52,7 +52,7 @@ def _sync(options: ServiceOptions) -> Iterator[str]:
     try:
         yield server.address
     finally:
-        server.grpc.stop(None).wait()
+        server.stop()
 
 
 @contextmanager

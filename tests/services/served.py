@@ -40,7 +40,7 @@ class Draft:
 
     def stop(self) -> None:
         """Returns when every handler has ended."""
-        self.server.grpc.stop(None).wait()
+        self.server.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def serve_verify(
                 draining=server.draining,
             )
         finally:
-            server.grpc.stop(None).wait()
+            server.stop()
             loaded.engine.stop()
             links.close()
 

@@ -56,8 +56,8 @@ def assert_hangs_up(address: str) -> None:
 def test_a_long_silence_is_no_reason_to_hang_up() -> None:
     """Prevents GOAWAY too_many_pings, which ends all requests of a connection in a prefill.
 
-    A server that does not agree shows that pings are sent and counted: while it hangs up twice, ours
-    gets as many.
+    A server that does not agree shows that pings are sent and counted: while it hangs up twice,
+    ours gets as many.
     """
     over = threading.Event()
     with (

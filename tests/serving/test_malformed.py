@@ -36,7 +36,7 @@ def sync_server() -> Iterator[str]:
     try:
         yield server.address
     finally:
-        server.grpc.stop(None).wait()
+        server.stop()
 
 
 def aio_statuses(method: str) -> list[object]:

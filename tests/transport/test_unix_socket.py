@@ -183,7 +183,7 @@ def test_tls_holds_on_sockets_too(tmp_path: Path) -> None:
         with pytest.raises(grpc.RpcError):
             is_healthy(path)
     finally:
-        server.grpc.stop(None).wait()
+        server.stop()
     assert not path.exists()
 
 

@@ -13,7 +13,7 @@ ALLOWED: Final = {
     *(grpc.StatusCode.NOT_FOUND, grpc.StatusCode.RESOURCE_EXHAUSTED),
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
 }
-HANG_S: Final = 30.0
+HANG_S: Final = 60.0
 EVENTS: Final = 4  # read of a stream of answers; then the client leaves
 
 

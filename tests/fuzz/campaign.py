@@ -20,7 +20,7 @@ from tests.services.requests import generate, seat
 from tests.services.served import Draft, Verify, serve_draft, serve_verify
 
 NEIGHBOUR_EVERY: Final = 500
-HANG_S: Final = 240.0  # of a single RPC's check between neighbours; then the stacks are shown
+HANG_S: Final = 800.0  # of a single RPC's check between neighbours; then the stacks are shown
 
 
 @contextmanager

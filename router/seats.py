@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
@@ -20,6 +20,9 @@ from router.metrics import WITHOUT_SEAT
 from serving.channel import aio_channel
 from serving.errors import BadRequest, Overloaded, ServingError, from_rpc_error
 
+if TYPE_CHECKING:
+    from domino_serve.v1.draft_pb2_grpc import DraftServiceAsyncStub
+
 _log = logging.getLogger(__name__)
 
 _AWAY_S: Final = 1.0  # between attempts, so that no request waits for a draft that is away
@@ -31,12 +34,14 @@ class _Draft:
 
     endpoint: Endpoint
     channel: grpc.aio.Channel
+    stub: "DraftServiceAsyncStub"  # gRPC aborts the process where one is made of a closed channel
     held: int = 0
     away_until: float = 0.0
 
     @classmethod
     def at(cls, endpoint: Endpoint) -> Self:
-        return cls(endpoint=endpoint, channel=aio_channel(endpoint.address))
+        channel = aio_channel(endpoint.address)
+        return cls(endpoint=endpoint, channel=channel, stub=DraftServiceStub(channel))
 
     @property
     def address(self) -> str:
@@ -105,7 +110,7 @@ class DraftSeats:
             left_s = end - time.monotonic()
             if left_s <= 0:
                 break  # what another draft has used up says nothing of this one
-            if draft.is_away:
+            if draft.is_away or self._is_gone(draft):
                 continue
             try:
                 return draft, await self._reserve(draft, work, left_s)
@@ -115,7 +120,7 @@ class DraftSeats:
                     draft.away_until = time.monotonic() + _AWAY_S
         WITHOUT_SEAT.inc()
         _log.warning("request %s runs plain: %s", work.request_id, reason)
-        return min(drafts, key=lambda draft: draft.is_away), ""
+        return min(drafts, key=lambda draft: (self._is_gone(draft), draft.is_away)), ""
 
     async def _reserve(self, draft: _Draft, work: Work, left_s: float) -> str:
         request = draft_pb2.ReserveSeatRequest(
@@ -123,8 +128,7 @@ class DraftSeats:
         )
         draft.held += 1  # while it is asked, so that not all ask the same one
         try:
-            stub = DraftServiceStub(draft.channel)
-            reserved = await stub.ReserveSeat(request, timeout=left_s)
+            reserved = await draft.stub.ReserveSeat(request, timeout=left_s)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, "draft") from error
         finally:
@@ -132,10 +136,10 @@ class DraftSeats:
         return reserved.ticket
 
     async def _release(self, draft: _Draft, ticket: str) -> None:
-        if ticket:
+        if ticket and not self._is_gone(draft):
             with suppress(grpc.aio.AioRpcError):  # then it expires
                 request = draft_pb2.ReleaseSeatRequest(ticket=ticket)
-                await DraftServiceStub(draft.channel).ReleaseSeat(request, timeout=self._timeout_s)
+                await draft.stub.ReleaseSeat(request, timeout=self._timeout_s)
         await self._close_if_gone(draft)
 
     async def _watch(self) -> None:
@@ -151,6 +155,10 @@ class DraftSeats:
         for address in self._drafts.keys() - endpoints.keys():
             await self._close_if_gone(self._drafts.pop(address))
 
+    def _is_gone(self, draft: _Draft) -> bool:
+        """Whether discovery has left it out meanwhile; its channel may be closed."""
+        return self._drafts.get(draft.address) is not draft
+
     async def _close_if_gone(self, draft: _Draft) -> None:
-        if not draft.held and self._drafts.get(draft.address) is not draft:
+        if not draft.held and self._is_gone(draft):
             await draft.channel.close()

@@ -9,6 +9,17 @@ from router.endpoint import Endpoint
 Sets = AsyncIterator[tuple[Endpoint, ...]]
 
 
+class Told:
+    """A source that yields what it is told."""
+
+    def __init__(self) -> None:
+        self.sets: asyncio.Queue[tuple[Endpoint, ...]] = asyncio.Queue()
+
+    async def watch(self) -> AsyncIterator[tuple[Endpoint, ...]]:
+        while True:
+            yield await self.sets.get()
+
+
 def addresses(found: tuple[Endpoint, ...]) -> list[str]:
     return [one.address for one in found]
 

@@ -1,24 +1,13 @@
 """Verify groups as discovery tells of them, one after another."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import grpc
 
 from router.endpoint import Endpoint
 from router.groups import VerifyGroups
+from tests.router.endpoint_sets import Told
 from tests.router.fake_services import FakeVerify, served
-
-
-class Told:
-    """A source that yields what it is told."""
-
-    def __init__(self) -> None:
-        self.sets: asyncio.Queue[tuple[Endpoint, ...]] = asyncio.Queue()
-
-    async def watch(self) -> AsyncIterator[tuple[Endpoint, ...]]:
-        while True:
-            yield await self.sets.get()
 
 
 class Closing:

@@ -4,7 +4,6 @@ Written by loadtest.locustfile, read by loadtest.summary. Locust's own statistic
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -90,7 +89,3 @@ def read_records(file: Path) -> list[Record]:
         raise CommandError(f"{file}: {error.strerror}") from error
     found = [line for line in lines[:-1] if line]
     return [Record.from_json(json.loads(line)) for line in found]
-
-
-def write_records(file: Path, records: Iterable[Record]) -> None:
-    file.write_text("".join(map(to_line, records)))

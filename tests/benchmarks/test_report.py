@@ -10,7 +10,7 @@ import pytest
 from benchmarks.report_html import report
 from benchmarks.report_svg import BOTTOM, HEIGHT, TOP, bars, lines, stacks
 from benchmarks.serve_cell import Cells
-from loadtest.record import Record, write_records
+from loadtest.record import Record, to_line
 from loadtest.summary import summarise
 from tests.benchmarks.test_serve import cell
 from tests.benchmarks.test_timeline import STEP
@@ -74,7 +74,7 @@ def test_the_page_needs_nothing_else_and_tells_what_is_partial(tmp_path: Path) -
     )
     summary = summarise([record], {"request_rate": None, "concurrency": 1, "mode": "domino"})
     one = cell("domino@8", "C1", "gsm8k", 1.0, summary=summary)
-    write_records(tmp_path / one.records_name, [record])
+    (tmp_path / one.records_name).write_text(to_line(record))
     bad = cell("ar", "C1", "gsm8k", 0.0, summary={}, incomplete="verify died <here>")
     titles = {"domino@8": "Domino b8", "ar": "AR"}
     steps = {"Domino b8": {"count": 1, "sums": {}, "steps": [asdict(STEP)]}}

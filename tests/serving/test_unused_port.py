@@ -2,6 +2,7 @@
 
 import errno
 import socket
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,18 @@ def test_a_port_that_is_listened_on_is_not_given(monkeypatch: pytest.MonkeyPatch
     """Prevents two services of one start on one port."""
     with socket.create_server(("127.0.0.1", unused_port())) as taken:
         port = taken.getsockname()[1]
+        monkeypatch.setattr(module, "_given", deque[int](maxlen=1))
         monkeypatch.setattr(module, "_FIRST", port)
         monkeypatch.setattr(module, "_LAST", port + 9)
         assert port not in {unused_port() for _ in range(200)}
+
+
+def test_no_port_is_given_twice_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prevents two services that are started together, and listen later, on one port."""
+    monkeypatch.setattr(module, "_given", deque[int](maxlen=500))
+    monkeypatch.setattr(module, "_LAST", module._FIRST + 99)
+    found = [unused_port() for _ in range(40)]
+    assert len(set(found)) == len(found)
 
 
 def test_a_host_of_another_machine_is_an_error() -> None:

@@ -19,8 +19,11 @@ class RenewingChannel(grpc.aio.Channel):
         self._connect, self._version = connect, version
         self._seen, self._channel = version(), connect()
         self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def _now(self) -> grpc.aio.Channel:
+        if self._closed:  # what gRPC does with a callable that is made of one is not defined
+            raise grpc.aio.UsageError("Channel is closed.")
         if (seen := self._version()) is not self._seen:
             closing = asyncio.ensure_future(self._channel.close(_OLD_CALLS_S))
             self._closing.add(closing)
@@ -58,6 +61,7 @@ class RenewingChannel(grpc.aio.Channel):
         await self._now().channel_ready()
 
     async def close(self, grace: float | None = None) -> None:
+        self._closed = True
         for closing in self._closing:
             closing.cancel()
         await self._channel.close(grace)

@@ -10,6 +10,7 @@ import pytest
 
 from serving.channel import aio_channel
 from serving.errors import PeerUnavailable
+from serving.renewing_channel import RenewingChannel
 from serving.service_options import ServiceOptions
 from serving.tls import Tls
 from tests.security.certificates import Authority, Issued
@@ -88,3 +89,20 @@ def test_a_router_calls_with_its_renewed_certificate(tmp_path: Path) -> None:
     options = ServiceOptions(**issued.flags())  # type: ignore[arg-type]
     with served("sync", options) as address:
         assert asyncio.run(names(address)) == [b"router.old"] * 2 + [b"router.new"] * 2
+
+
+def test_a_closed_channel_is_asked_nothing() -> None:
+    """Prevents a client's process from being aborted by gRPC, which a call after the end can do."""
+
+    class Connection:
+        async def close(self, grace: float | None) -> None:
+            """Its memory is another's from here on."""
+
+    async def run() -> None:
+        calls = RenewingChannel(Connection, object)  # type: ignore[arg-type]
+        ask = calls.unary_unary(METHOD)
+        await calls.close()
+        with pytest.raises(grpc.aio.UsageError, match="closed"):
+            ask(b"")
+
+    asyncio.run(run())

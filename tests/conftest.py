@@ -1,14 +1,39 @@
 """What many tests share: the embedded models, fetched on the first run from nothing, services that
-start fast, and a CUDA driver made of this process' own memory."""
+start fast, a CUDA driver made of this process' own memory, the same random numbers in each run."""
 
 import ctypes
+import os
+import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET, resolve_model
+from serving import unused_port
 from tests.warm_start import warm_starts
+
+WORKERS = 16  # at most at once
+
+# The same examples in each run, and no clock decides about them.
+settings.register_profile(
+    "same",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("same")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Whoever draws without a seed draws the same in each run."""
+    random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +46,18 @@ def embedded_target() -> Path:
 def embedded_draft() -> Path:
     """Checkpoint folder of the Domino draft committed under models/."""
     return resolve_model(DEFAULT_DRAFT)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_ports() -> Iterator[None]:
+    """Each worker has a part of the ports: between choosing one and listening on it is a start."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
+    size = (unused_port._LAST + 1 - unused_port._FIRST) // WORKERS
+    first = unused_port._FIRST + worker * size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unused_port, "_FIRST", first)
+        patch.setattr(unused_port, "_LAST", first + size - 1)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ A process of its own that forks each run: importing torch takes longer than a ru
 process without other threads may fork. Prints the steps that the runs began with.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -35,7 +36,7 @@ def run(folder: Path, kill_after: int | None) -> int:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        train(folder, writing)
+        train(folder, writing, kill_after)
     os.close(writing)
     with os.fdopen(reading) as told:
         start = int(told.readline())
@@ -48,12 +49,18 @@ def run(folder: Path, kill_after: int | None) -> int:
     return start
 
 
-def train(folder: Path, writing: int) -> None:
-    """The child: tells the step it begins with, then a line a step."""
+def train(folder: Path, writing: int, kill_after: int | None) -> None:
+    """The child: tells the step it begins with, then a line a step, no more than one too many."""
     session = runs.session(folder, steps=STEPS, save_interval=1, log_interval=1)
-    told = os.fdopen(writing, "w")
+    told, lines = os.fdopen(writing, "w"), itertools.count(1)
+
+    def tell(line: object) -> None:
+        print("step", file=told, flush=True)
+        if kill_after is not None and next(lines) > kill_after:
+            signal.pause()
+
     print(session.trainer.step, file=told, flush=True)
-    session.run(lambda line: print("step", file=told, flush=True))
+    session.run(tell)
     os._exit(0)
 
 

@@ -105,6 +105,7 @@ class Drafting:
                 by_link.setdefault(sequence.draft.plan.link, []).append(sequence)
         for link, members in by_link.items():
             if not link.alive:
+                link.close()  # nobody else frees what it holds of a draft in this process
                 self._closing.pop(link, None)
                 self._slow.discard(link)
                 self._lose(link, members, "its stream ended")
@@ -157,10 +158,10 @@ class Drafting:
             )
         exchange.misses += 1
         if time.monotonic() - exchange.sent_at >= self._timeout_s:
-            link.close()
             self._give_up(link, f"no answer within {self._timeout_s:g} s")
 
     def _give_up(self, link: DraftLink, reason: str) -> None:
+        link.close()
         self._slow.discard(link)
         asked = self._exchanges.pop(link).asked.values()
         self._lose(link, [item.sequence for item in asked], reason)

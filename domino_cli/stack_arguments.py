@@ -122,7 +122,7 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="on a CPU: as of the draft service: a Domino block ends where the draft's own chance "
         "for it falls below P, never with 0 "
-        f"(default: {CONFIDENCE_THRESHOLD}, where a --width is given 0)",
+        f"(default: {CONFIDENCE_THRESHOLD}; 0 where a --width is given)",
     )
     group.add_argument(
         "--deterministic",

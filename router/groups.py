@@ -161,16 +161,20 @@ class VerifyGroups:
             await asyncio.sleep(_PROBE_S)
 
     async def _meet_drafts(self, group: Group, target: pb.GetTargetResponse) -> None:
+        """All at once: verify waits for each that is away."""
+        addresses = self._drafts() if target.HasField("draft") else ()
+        await asyncio.gather(*(self._meet_draft(group, address) for address in addresses))
+
+    async def _meet_draft(self, group: Group, address: str) -> None:
         """A pair that does not belong together ends the start; later it only costs speed."""
-        for address in self._drafts() if target.HasField("draft") else ():
-            try:
-                await group.client.connect_draft(address, _PROGRESS_S)
-            except (Mismatch, ContractMismatch) as error:
-                _log.error("verify %s and draft %s: %s", group.address, address, error)
-                if not self._target.done():
-                    self._target.set_exception(error)
-            except ServingError as error:
-                _log.warning("verify %s and draft %s: %s", group.address, address, error)
+        try:
+            await group.client.connect_draft(address, _PROGRESS_S)
+        except (Mismatch, ContractMismatch) as error:
+            _log.error("verify %s and draft %s: %s", group.address, address, error)
+            if not self._target.done():
+                self._target.set_exception(error)
+        except ServingError as error:
+            _log.warning("verify %s and draft %s: %s", group.address, address, error)
 
     def _why(self) -> str:
         """Why no group can be used."""

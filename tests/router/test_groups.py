@@ -1,8 +1,10 @@
 """Verify groups as discovery tells of them, one after another."""
 
 import asyncio
+import threading
 
 import grpc
+import pytest
 
 from router.endpoint import Endpoint
 from router.groups import VerifyGroups
@@ -49,3 +51,21 @@ def test_a_replica_that_is_gone_keeps_no_connection() -> None:
 
     with served(FakeVerify(has_draft=False)) as address:
         asyncio.run(run(address))
+
+
+def test_drafts_are_met_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prevents a verify service that has come back from waiting for one draft after another that is
+    away, while streams wait for it."""
+    monkeypatch.setattr("router.groups._PROGRESS_S", 60.0)
+    verify, drafts = FakeVerify(), ("one:1", "another:1")
+    verify.meeting = threading.Barrier(len(drafts), timeout=30)
+
+    async def run(address: str) -> None:
+        source = Told()
+        async with VerifyGroups(source, lambda: drafts) as groups:
+            source.sets.put_nowait((Endpoint(address=address),))
+            await groups.target(60)
+
+    with served(verify) as address:
+        asyncio.run(run(address))
+    assert verify.meeting is None

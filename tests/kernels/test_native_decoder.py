@@ -25,7 +25,8 @@ RULES = {
     "sliding": Visibility(causal=True, window=11),
     "sliding block": Visibility(causal=False, window=5, window_moves=False),
 }
-# head_dim 64 and 128 have kernels of their own; 12 and 24 are no whole vectors
+# head_dim 64 and 128 have kernels of their own; 12 and 24 are no whole vectors, and beside them the
+# gates end within a tile
 HEADS = [(6, 2, 12), (3, 1, 24), (9, 3, 64), (4, 1, 64), (2, 1, 128), (3, 3, 128), (2, 1, 256)]
 
 
@@ -35,7 +36,7 @@ def made(heads: tuple[int, int, int], rules: list[Visibility], *, extras: bool) 
     num_heads, kv_heads, head_dim = heads
     shape = LayerShape(
         hidden=48,
-        intermediate=84,
+        intermediate=160 if head_dim % 16 == 0 else 84,
         heads=num_heads,
         kv_heads=kv_heads,
         head_dim=head_dim,

@@ -3,6 +3,8 @@
 #include "linear.h"
 #include "vector.h"
 
+enum { FEW_ROWS = 16 }; /* that each thread norms for itself */
+
 typedef struct {
     const float *norm1, *norm2; /* [hidden] */
     const float *q_norm, *k_norm;
@@ -37,15 +39,26 @@ typedef struct {
     float *x, *taps, *scratch;
 } call;
 
-static void norm_phase(team *me, const float *x, const float *weight, float eps, float *y, int rows,
-                       int n) {
-    for (int row, end; team_take(me, rows, 1, &row, &end);) {
+static void norm(const float *x, const float *weight, float eps, float *y, int row, int end, int n) {
+    for (; row < end; row++) {
         const float *from = x + (long)row * n;
         float *to = y + (long)row * n;
         const float scale = inverse_rms(from, n, eps);
         for (int i = 0; i < n; i++) to[i] = from[i] * scale * weight[i];
     }
+}
+
+/* Rows x [rows, n] normed, in `y` of all threads or, where they are few, in `own` of each: that takes
+   less than to wait for one another. */
+static const float *normed(team *me, const float *x, const float *weight, float eps, float *y,
+                           float *own, int rows, int n) {
+    if (rows <= FEW_ROWS) {
+        norm(x, weight, eps, own, 0, rows, n);
+        return own;
+    }
+    for (int row, end; team_take(me, rows, 1, &row, &end);) norm(x, weight, eps, y, row, end, n);
     team_barrier(me);
+    return y;
 }
 
 /* gate_up [rows, 2 n] -> silu(gate) * up [rows, n]. */
@@ -84,25 +97,31 @@ static void forward(void *argument, team *me) {
     const decoder *d = c->model;
     const int rows = c->batch->rows.rows, queries = d->heads * d->head_dim;
     const int qkv_width = queries + 2 * d->kv_heads * d->head_dim;
-    float *normed = c->scratch, *qkv = normed + (long)rows * d->hidden;
+    float *shared = c->scratch, *qkv = shared + (long)rows * d->hidden;
     float *attended = qkv + (long)rows * qkv_width, *gate_up = attended + (long)rows * queries;
     float *gated = gate_up + 2L * rows * d->intermediate;
     float *scores = gated + (long)rows * d->intermediate;
+    float *own = scores + (long)team_threads(me) * MOST_QUERIES * c->batch->most_keys;
+    own += (long)team_thread(me) * FEW_ROWS * d->hidden;
     for (int i = 0; i < d->layers; i++) {
         const layer *l = d->layer + i;
         const head_shape heads = heads_of(d, l);
         const cache kv = cache_of(d, c->kv, i);
         const int *first = c->batch->first + (long)l->rule * rows;
         const int *last = c->batch->last + (long)l->rule * rows;
-        norm_phase(me, c->x, l->norm1, d->eps, normed, rows, d->hidden);
-        linear_phase(me, &l->qkv, normed, qkv, rows, 0);
+        const float *x = normed(me, c->x, l->norm1, d->eps, shared, own, rows, d->hidden);
+        linear_phase(me, &l->qkv, x, qkv, rows, 0);
         heads_phase(me, &heads, &kv, &c->batch->rows, qkv, qkv + queries, qkv_width);
         attention_phase(me, &heads, &kv, &c->batch->rows, qkv, qkv_width, first, last, scores,
                         c->batch->most_keys, attended);
         linear_phase(me, &l->o, attended, c->x, rows, 1);
-        norm_phase(me, c->x, l->norm2, d->eps, normed, rows, d->hidden);
-        linear_phase(me, &l->gate_up, normed, gate_up, rows, 0);
-        silu_phase(me, gate_up, gated, rows, d->intermediate);
+        x = normed(me, c->x, l->norm2, d->eps, shared, own, rows, d->hidden);
+        if (can_be_gated(&l->gate_up)) {
+            gated_phase(me, &l->gate_up, x, gated, rows);
+        } else {
+            linear_phase(me, &l->gate_up, x, gate_up, rows, 0);
+            silu_phase(me, gate_up, gated, rows, d->intermediate);
+        }
         linear_phase(me, &l->down, gated, c->x, rows, 1);
         /* x is not written again before the next phases have ended, which thread 0 takes part in */
         if (l->tap >= 0 && team_thread(me) == 0) copy_tap(d, l->tap, rows, c->x, c->taps);
@@ -123,7 +142,7 @@ static void append(void *argument, team *me) {
 
 /* x [rows, hidden] in place through all layers; stores the rows' keys and values.
    taps [rows, taps, hidden]; scratch: rows * (hidden + qkv + heads * head_dim + 3 * intermediate) +
-   threads * MOST_QUERIES * most_keys floats. */
+   threads * (MOST_QUERIES * most_keys + FEW_ROWS * hidden) floats. */
 void domino_forward(pool *p, const decoder *d, const paged_kv *kv, const batch *b, float *x,
                     float *taps, float *scratch) {
     call c = {d, kv, b, x, taps, scratch};

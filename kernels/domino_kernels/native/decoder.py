@@ -15,6 +15,7 @@ from domino_kernels.paged_kv import PagedKV
 from domino_kernels.rope import RotaryTable
 
 MOST_HEAD_DIM = 256
+FEW_ROWS = 16  # of decoder.c
 QUERIES, BEHIND = 32, 32  # of attention.h: at a time, scores written behind a query's last
 SIZES = ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "taps")
 
@@ -95,7 +96,8 @@ class NativeDecoder:
         taps = x.new_empty(len(x), self._taps, s.hidden)
         rows = _Rows(batch, self._rules)
         widths = s.hidden + (2 * s.heads + 2 * s.kv_heads) * s.head_dim + 3 * s.intermediate
-        scratch = self._at_least(len(x) * widths + num_threads() * QUERIES * rows.struct.most_keys)
+        own = QUERIES * rows.struct.most_keys + FEW_ROWS * s.hidden
+        scratch = self._at_least(len(x) * widths + num_threads() * own)
         pointers = pointer(x), pointer(taps), pointer(scratch)
         self._run(self._forward, kv, rows, *pointers)
         return x, taps

@@ -21,3 +21,10 @@ static inline int grain_of(int tiles) { return tiles > 256 ? 16 : tiles > 24 ? 4
 
 /* A phase of the team: y [rows, out] = x [rows, in] W^T + b, added to what y holds where `add`. */
 void linear_phase(team *, const linear *, const float *x, float *y, int rows, _Bool add);
+
+/* Whether gated_phase takes a layer. */
+static inline _Bool can_be_gated(const linear *l) {
+    return l->kind != INT8 && l->out % (2 * TILE) == 0;
+}
+/* A phase: gates and ups of l [2 n, in] -> y [rows, n] = silu(gate) * up. */
+void gated_phase(team *, const linear *, const float *x, float *y, int rows);

@@ -38,6 +38,8 @@ static void pause_briefly(int spins) {
 
 int team_thread(const team *t) { return t->thread; }
 
+int team_threads(const team *t) { return t->pool->threads; }
+
 _Bool team_take(team *t, int count, int grain, int *first, int *end) {
     *first = atomic_fetch_add_explicit(&t->pool->next[t->phase & 1], grain, memory_order_relaxed);
     *end = *first + grain < count ? *first + grain : count;

@@ -13,6 +13,7 @@ pool *pool_new(int threads);
 void pool_run(pool *, job body, void *argument);
 
 int team_thread(const team *);
+int team_threads(const team *);
 /* Hands out the items 0..count-1 of a phase, `grain` at a time, to whoever asks first; false when
    none is left. Every thread asks until then and goes on to the next phase by team_barrier. */
 _Bool team_take(team *, int count, int grain, int *first, int *end);

@@ -112,6 +112,9 @@ class DraftRecovery:
             pause.lengthen(time.monotonic())
             if not isinstance(error, Overloaded):
                 log.warning("%d requests wait for a draft: %s", len(sequences), error)
+        except Exception:  # a fault of our own costs speed only
+            pause.lengthen(time.monotonic())
+            log.exception("no seat could be looked for; %d requests wait", len(sequences))
 
     def _plan(self, link: SeatedLink, sequence: Sequence) -> DraftPlan | None:
         """Its place at the draft; None where it stays plain for good."""

@@ -19,6 +19,7 @@ from tests.services.served import (
 )
 from tests.standing_still import standing_still
 from verify_service import draft_recovery
+from verify_service.draft_link import GrpcDraftLink
 
 PROMPT, LONG = PROMPTS[0], 450
 
@@ -128,6 +129,28 @@ def test_a_lost_session_is_opened_anew(verify: Verify, loss: str) -> None:
             read_until(call, drafted=False)
         read_until(call, drafted=True)
         assert call.finish()[0] == generate(verify.stub, PROMPT, LONG)[0]
+
+
+def test_a_fault_of_our_own_ends_no_search(
+    verify: Verify, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Prevents a bug from leaving every request plain until the service is started again."""
+    faults, reserve = [RuntimeError("a bug")], GrpcDraftLink.reserve
+
+    def reserve_at_last(link: GrpcDraftLink, mode: spec.Mode.ValueType, positions: int) -> str:
+        if faults:
+            raise faults.pop()
+        return reserve(link, mode, positions)
+
+    monkeypatch.setattr(GrpcDraftLink, "reserve", reserve_at_last)
+    with serve_draft() as draft:
+        wish = verify_pb2.DraftSeat(
+            address=draft.address, mode=spec.MODE_DOMINO, draft_tokens=BLOCK - 1
+        )
+        call = start(verify.stub, PROMPT, LONG, wish)
+        read_until(call, drafted=True)
+        call.finish()
+    assert "a bug" in caplog.text
 
 
 def test_requests_that_end_stop_looking(verify: Verify) -> None:

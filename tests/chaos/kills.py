@@ -74,10 +74,10 @@ def freeze_rank(cluster: Cluster, cases: Sequence[Case], seed: int) -> dict[str,
 
     def lose() -> bool:
         rank.send(signal.SIGSTOP)
-        if _loads(cluster.verifies[0]).running:
-            return True
-        rank.send(signal.SIGCONT)
-        return False
+        if until(lambda: not _loads(cluster.verifies[0]).running, 1.0):
+            rank.send(signal.SIGCONT)  # nothing needed it, or one last step had passed
+            return False
+        return True
 
     found = _lose_rank(cluster, cases, seed, lose)
     rank.send(signal.SIGCONT)

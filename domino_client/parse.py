@@ -48,6 +48,10 @@ class Assembly:
         return self.completion
 
     def _complete(self, end: pb.GenerateComplete) -> Completion:
+        if end.finish_reason not in _FINISH_REASONS:
+            raise InternalError(
+                f"finish reason {end.finish_reason} is unknown to this client; update domino-serve"
+            )
         return Completion(
             request_id=end.request_id,
             text="".join(self._texts),

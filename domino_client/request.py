@@ -98,6 +98,8 @@ def deadline(args: RequestArgs, default_s: float | None) -> float | None:
     """Seconds that a request may take, None for ever; raises BadRequest for what is no time."""
     own = args.get("timeout_s")
     timeout_s = default_s if own is None else own
-    if timeout_s is not None and not 0 < timeout_s <= _MAX_TIMEOUT_S:
-        raise BadRequest("timeout_s", f"{timeout_s}; must be above 0 and at most 1e9, or None")
+    if timeout_s is None:
+        return None
+    if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= _MAX_TIMEOUT_S:
+        raise BadRequest("timeout_s", f"{timeout_s!r}; must be above 0 and at most 1e9, or None")
     return timeout_s

@@ -13,7 +13,7 @@ from torch import Tensor
 from domino_serve.v1 import draft_pb2
 from serving.errors import DraftUnavailable
 from serving.transport.choice import offered
-from serving.transport.plane import NAMES, MakeMemory, Plane
+from serving.transport.plane import NAMES, MakeMemory, OwnMemory, Plane
 from serving.transport.sender import Sender
 from verify_service.config import VerifyConfig
 from verify_service.ranks import own_device
@@ -65,14 +65,23 @@ def _offer(link: Exchange, sender: Sender, make: MakeMemory, timeout_s: float) -
     """Why the memory cannot be used; None when it is."""
     try:
         memory = make()
-        offer = memory.offer()
+        try:
+            offer = memory.offer()
+        except BaseException:
+            _discard(memory)
+            raise
     except (OSError, RuntimeError) as error:
         return f"cannot be made: {error}"
     try:
         link.send(draft_pb2.StepRequest(offer=offer), None)
         answer = link.receive(timeout_s)
     except DraftUnavailable:
-        memory.answered()
-        memory.close()
+        _discard(memory)
         raise
     return sender.agree(memory, answer or draft_pb2.StepResponse())
+
+
+def _discard(memory: OwnMemory) -> None:
+    """With its name."""
+    memory.answered()
+    memory.close()

@@ -59,7 +59,8 @@ def fetch(
 ) -> tuple[draft_pb2.HandshakeRequest, Tensor, Tensor]:
     """The handshake request for the new draft, its fc and its norm."""
     peer, hidden = f"draft service {address}", int(hello.target.hidden_size)
-    new, norm, rows = draft_pb2.HandshakeRequest(), None, []
+    new, norm = draft_pb2.HandshakeRequest(), None
+    rows: list[Tensor] = []
     new.CopyFrom(hello)
     try:
         with channel(address) as calls:
@@ -73,6 +74,8 @@ def fetch(
                     norm = from_message(message.norm, "norm", hidden, dtype)[0]
                 elif part == "fc_rows":
                     rows.append(from_message(message.fc_rows, "fc_rows", taps * hidden, dtype))
+                    if sum(map(len, rows)) > hidden:
+                        raise DraftUnavailable(peer, f"its projection has over {hidden} rows")
     except (grpc.RpcError, BadRequest) as error:
         raise DraftUnavailable(peer, f"its projection cannot be had: {error}") from None
     fc = torch.cat(rows) if rows else None

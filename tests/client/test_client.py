@@ -18,7 +18,8 @@ from domino_client import (
     RequestArgs,
     Sampling,
 )
-from domino_serve.v1 import sampling_pb2
+from domino_client.parse import Assembly
+from domino_serve.v1 import generate_pb2, sampling_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from tests.router.fake_services import HANG
 from tests.router.services import Services
@@ -149,6 +150,7 @@ def test_a_completion_is_there_only_at_the_end(services: Services) -> None:
         ({"text": "a", "timeout_s": math.nan}, "timeout_s"),
         ({"text": "a", "timeout_s": math.inf}, "timeout_s"),
         ({"text": "a", "timeout_s": 1e10}, "timeout_s"),
+        ({"text": "a", "timeout_s": "9"}, "timeout_s"),
     ],
     ids=str,
 )
@@ -157,6 +159,13 @@ def test_what_the_wire_cannot_say_is_refused_at_home(args: dict[str, Any], field
     with Client("127.0.0.1:1") as client, pytest.raises(BadRequest) as caught:
         client.generate(**args)
     assert caught.value.field == field
+
+
+def test_an_answers_unknown_end_is_an_error_with_a_remedy() -> None:
+    """Prevents a KeyError in a client that is older than its router."""
+    end = generate_pb2.GenerateComplete(finish_reason=spec.FinishReason.ValueType(77))
+    with pytest.raises(InternalError, match=r"finish reason 77 is unknown.*update"):
+        Assembly().add(generate_pb2.GenerateResponse(complete=end))
 
 
 def test_every_argument_reaches_the_router(services: Services) -> None:

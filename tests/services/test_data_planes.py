@@ -175,6 +175,25 @@ def test_a_full_dev_shm_leaves_rows_inline(
     assert "rows go inline; shm: cannot be made: [Errno 28] No space left" in caplog.text
 
 
+def test_memory_that_cannot_be_offered_is_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Prevents memory that stays with the service for good at each try to reach a draft."""
+    names: list[str] = []
+
+    class NoHandle(OwnShm):
+        def offer(self) -> draft_pb2.MemoryOffer:
+            names.append(super().offer().shm.name)
+            raise RuntimeError("no handle")
+
+    monkeypatch.setattr(served, "memories_of", lambda config: {SHM: NoHandle})
+    with serve_draft() as draft, serve_verify() as verify:
+        _, done = generate(verify.stub, PROMPTS[0], 40, seat(draft.stub, draft.address))
+        assert names and not any((FOLDER / name).exists() for name in names)
+    assert done.speculation.accepted_tokens > 0
+    assert "rows go inline; shm: cannot be made: no handle" in caplog.text
+
+
 def place_at(process: Process) -> verify_pb2.DraftSeat:
     with channel(process.address) as calls:
         return seat(draft_pb2_grpc.DraftServiceStub(calls), process.address)

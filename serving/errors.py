@@ -85,18 +85,6 @@ class ContractMismatch(ServingError):
         self.expected, self.actual = str(expected), str(actual)
 
 
-class SessionLost(ServingError):
-    """The request, ticket or session is unknown: never opened, ended or of another incarnation."""
-
-    code = grpc.StatusCode.NOT_FOUND
-    reason = "SESSION_UNKNOWN"
-    fields = ("session",)
-
-    def __init__(self, session: object, message: str) -> None:
-        super().__init__(message)
-        self.session = str(session)
-
-
 class Overloaded(ServingError):
     """Everything is taken; waiting helps."""
 

@@ -109,8 +109,7 @@ class Server:
         if self._next_end() is not None:
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
-            self.grpc.stop(None)
-            stopped.wait()
+            self.stop()
 
     def _next_end(self) -> int | None:
         """Wakes now and then: a signal that the kernel gave to another thread interrupts no wait

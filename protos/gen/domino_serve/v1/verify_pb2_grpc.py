@@ -124,7 +124,8 @@ class VerifyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def FlushCache(self, request, context):
-        """Drops cached KV that no running request needs.
+        """Drops cached KV that no running request needs. None is kept beyond its request so far, so
+        freed_pages is 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -53,7 +53,9 @@ class VerifyServiceStub:
     GetLoads: _grpc.UnaryUnaryMultiCallable[_verify_pb2.GetLoadsRequest, _verify_pb2.GetLoadsResponse]
     """How busy the service is."""
     FlushCache: _grpc.UnaryUnaryMultiCallable[_verify_pb2.FlushCacheRequest, _verify_pb2.FlushCacheResponse]
-    """Drops cached KV that no running request needs."""
+    """Drops cached KV that no running request needs. None is kept beyond its request so far, so
+    freed_pages is 0.
+    """
 
 @_typing.type_check_only
 class VerifyServiceAsyncStub(VerifyServiceStub):
@@ -80,7 +82,9 @@ class VerifyServiceAsyncStub(VerifyServiceStub):
     GetLoads: _aio.UnaryUnaryMultiCallable[_verify_pb2.GetLoadsRequest, _verify_pb2.GetLoadsResponse]  # type: ignore[assignment]
     """How busy the service is."""
     FlushCache: _aio.UnaryUnaryMultiCallable[_verify_pb2.FlushCacheRequest, _verify_pb2.FlushCacheResponse]  # type: ignore[assignment]
-    """Drops cached KV that no running request needs."""
+    """Drops cached KV that no running request needs. None is kept beyond its request so far, so
+    freed_pages is 0.
+    """
 
 class VerifyServiceServicer(metaclass=_abc_1.ABCMeta):
     """The target model: owns the committed tokens, their KV and the acceptance decision. Callers are
@@ -146,6 +150,8 @@ class VerifyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _verify_pb2.FlushCacheRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_verify_pb2.FlushCacheResponse, _abc.Awaitable[_verify_pb2.FlushCacheResponse]]:
-        """Drops cached KV that no running request needs."""
+        """Drops cached KV that no running request needs. None is kept beyond its request so far, so
+        freed_pages is 0.
+        """
 
 def add_VerifyServiceServicer_to_server(servicer: VerifyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -19,6 +19,7 @@ from domino_kernels.rollout_device import (
     launch_options,
     ordered,
     pack_key,
+    processors,
 )
 
 TILE, WARPS = 8192, 16
@@ -107,67 +108,77 @@ def _reaching(key, weight, goal, turn, sums, meet, part, parts, LOW: tl.constexp
     return bound, turn
 
 
-@triton.jit(do_not_specialize=["parts", "width"])
-def _draw_kernel(logits, keys, counts, positions, knobs, seeds, sums, meets, parts, width,
-                 V: tl.constexpr, LOW: tl.constexpr, PARTS: tl.constexpr, T: tl.constexpr,
-                 PDL: tl.constexpr):  # fmt: skip
-    part, row = tl.program_id(0), tl.program_id(1)
-    sequence = row // width
-    own = knobs + sequence * 5
+@triton.jit
+def _draw_row(logits, keys, positions, own, seed, heat, sums, meets, row, part, parts,
+              V: tl.constexpr, LOW: tl.constexpr, PARTS: tl.constexpr,
+              T: tl.constexpr):  # fmt: skip
+    top_k, top_p, min_p = tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
+    uniform = _uniform(tl.load(seed), tl.load(positions + row) + 1)
+    meet, room = meets + row, sums + row * (2 * parts * 4)
+    p = tl.arange(0, PARTS)
+    at_keys = keys + row * parts + p
+    best = tl.max(tl.load(at_keys, p < parts, LOWEST_KEY), axis=0) >> 32
+    highest = _score(best.to(tl.int32), 0)
+    top = highest.to(tl.float64)
+    v = part * T + tl.arange(0, T)
+    score = tl.load(logits + row.to(tl.int64) * V + v, v < V, -float("inf")).to(tl.float32)
+    key = (ordered(score) >> LOW) << LOW
+    weight = tl.where(v < V, tl.exp((score.to(tl.float64) - top) / heat), 0.0)
+    last, turn, goal = part * 0 + LOWEST, part * 0, top * 0.0
+    if (top_k > 0.0) & (top_k < V):
+        one = (v < V).to(tl.int32)
+        last, turn = _reaching(key, one, top_k, turn, room, meet, part, parts, LOW, PARTS)
+    if top_p < 1.0:
+        likely = tl.where(key >= last, weight, 0.0)
+        mass = _four(tl.sum(likely, axis=0), 0.0, 0.0, 0.0)
+        found = _of_all(mass, turn, room, meet, part, parts, PARTS)
+        goal = top_p * tl.sum(_column(found, 0), axis=0)
+        last, turn = _reaching(key, likely, goal, turn + 1, room, meet, part, parts, LOW, PARTS)
+    # what is above the border stays, of what is at it so many tokens of lowest ids
+    likely, same = tl.where(key > last, weight, 0.0), ((key == last) & (v < V)).to(tl.int32)
+    passing = tl.where(likely >= min_p, likely, 0.0)
+    equal = tl.sum(same, axis=0)
+    mine = _four(tl.sum(likely, axis=0), tl.sum(passing, axis=0), equal.to(tl.float64), 0.0)
+    found = _of_all(mine, turn, room, meet, part, parts, PARTS)
+    kept, at_border = _column(found, 1), _column(found, 2)
+    ties = tl.sum(at_border, axis=0)
+    border = tl.where(ties > 0.0, tl.exp((_score(last, LOW).to(tl.float64) - top) / heat), 0.0)
+    if top_p < 1.0:
+        needed = tl.ceil((goal - tl.sum(_column(found, 0), axis=0)) / border)
+        ties = tl.minimum(ties, tl.maximum(needed, 1.0))
+    ties_before = tl.cumsum(at_border, axis=0) - at_border
+    here = tl.minimum(tl.maximum(ties - ties_before, 0.0), at_border)
+    mass = kept + tl.where(border >= min_p, here * border, 0.0)
+    end = tl.cumsum(mass, axis=0)
+    target = uniform * tl.max(end, axis=0)
+    owner = tl.min(tl.where((end > target) & (mass > 0.0), p, PARTS), axis=0)
+    final = tl.max(tl.where(mass > 0.0, p, 0), axis=0)
+    owner = tl.where(owner < PARTS, owner, final)  # rounding may leave sums below the target
+    if part == owner:
+        before = tl.sum(tl.where(p < owner, mass, 0.0), axis=0)
+        rank = tl.sum(tl.where(p < owner, at_border, 0.0), axis=0) + tl.cumsum(same, axis=0)
+        keep = ((key > last) | ((same > 0) & (rank <= ties))) & (weight >= min_p) & (v < V)
+        so_far = before + tl.cumsum(tl.where(keep, weight, 0.0), axis=0)
+        token = tl.min(tl.where(keep & (so_far > target), v, V), axis=0)
+        token = tl.where(token < V, token, tl.max(tl.where(keep, v, 0), axis=0))
+        drawn = tl.where(p == 0, pack_key(highest, token), LOWEST_KEY)
+        tl.store(at_keys, drawn, p < parts)
+
+
+@triton.jit(do_not_specialize=["rows", "parts", "width"])
+def _draw_kernel(logits, keys, counts, positions, knobs, seeds, sums, meets, rows, parts, width,
+                 BATCH: tl.constexpr, V: tl.constexpr, LOW: tl.constexpr, PARTS: tl.constexpr,
+                 T: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    part, row, sequence = tl.program_id(0), tl.program_id(1), tl.arange(0, BATCH)
     after_previous(PDL)
-    heat = tl.load(own)
-    if (heat > 0.0) & (row % width < tl.load(counts + sequence)):
-        top_k, top_p, min_p = tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
-        uniform = _uniform(tl.load(seeds + sequence * 5 + 4), tl.load(positions + row) + 1)
-        meet, room = meets + row, sums + row * (2 * parts * 4)
-        p = tl.arange(0, PARTS)
-        at_keys = keys + row * parts + p
-        best = tl.max(tl.load(at_keys, p < parts, LOWEST_KEY), axis=0) >> 32
-        highest = _score(best.to(tl.int32), 0)
-        top = highest.to(tl.float64)
-        v = part * T + tl.arange(0, T)
-        score = tl.load(logits + row.to(tl.int64) * V + v, v < V, -float("inf")).to(tl.float32)
-        key = (ordered(score) >> LOW) << LOW
-        weight = tl.where(v < V, tl.exp((score.to(tl.float64) - top) / heat), 0.0)
-        last, turn, goal = part * 0 + LOWEST, part * 0, top * 0.0
-        if (top_k > 0.0) & (top_k < V):
-            one = (v < V).to(tl.int32)
-            last, turn = _reaching(key, one, top_k, turn, room, meet, part, parts, LOW, PARTS)
-        if top_p < 1.0:
-            likely = tl.where(key >= last, weight, 0.0)
-            mass = _four(tl.sum(likely, axis=0), 0.0, 0.0, 0.0)
-            found = _of_all(mass, turn, room, meet, part, parts, PARTS)
-            goal = top_p * tl.sum(_column(found, 0), axis=0)
-            last, turn = _reaching(key, likely, goal, turn + 1, room, meet, part, parts, LOW, PARTS)
-        # what is above the border stays, of what is at it so many tokens of lowest ids
-        likely, same = tl.where(key > last, weight, 0.0), ((key == last) & (v < V)).to(tl.int32)
-        passing = tl.where(likely >= min_p, likely, 0.0)
-        equal = tl.sum(same, axis=0)
-        mine = _four(tl.sum(likely, axis=0), tl.sum(passing, axis=0), equal.to(tl.float64), 0.0)
-        found = _of_all(mine, turn, room, meet, part, parts, PARTS)
-        kept, at_border = _column(found, 1), _column(found, 2)
-        ties = tl.sum(at_border, axis=0)
-        border = tl.where(ties > 0.0, tl.exp((_score(last, LOW).to(tl.float64) - top) / heat), 0.0)
-        if top_p < 1.0:
-            needed = tl.ceil((goal - tl.sum(_column(found, 0), axis=0)) / border)
-            ties = tl.minimum(ties, tl.maximum(needed, 1.0))
-        ties_before = tl.cumsum(at_border, axis=0) - at_border
-        here = tl.minimum(tl.maximum(ties - ties_before, 0.0), at_border)
-        mass = kept + tl.where(border >= min_p, here * border, 0.0)
-        end = tl.cumsum(mass, axis=0)
-        target = uniform * tl.max(end, axis=0)
-        owner = tl.min(tl.where((end > target) & (mass > 0.0), p, PARTS), axis=0)
-        final = tl.max(tl.where(mass > 0.0, p, 0), axis=0)
-        owner = tl.where(owner < PARTS, owner, final)  # rounding may leave sums below the target
-        if part == owner:
-            before = tl.sum(tl.where(p < owner, mass, 0.0), axis=0)
-            rank = tl.sum(tl.where(p < owner, at_border, 0.0), axis=0) + tl.cumsum(same, axis=0)
-            keep = ((key > last) | ((same > 0) & (rank <= ties))) & (weight >= min_p) & (v < V)
-            so_far = before + tl.cumsum(tl.where(keep, weight, 0.0), axis=0)
-            token = tl.min(tl.where(keep & (so_far > target), v, V), axis=0)
-            token = tl.where(token < V, token, tl.max(tl.where(keep, v, 0), axis=0))
-            drawn = tl.where(p == 0, pack_key(highest, token), LOWEST_KEY)
-            tl.store(at_keys, drawn, p < parts)
+    heats = tl.load(knobs + sequence * 5, sequence < rows // width, 0.0)
+    while (tl.max(heats, axis=0) > 0.0) & (row < rows):
+        at = row // width
+        heat, used = tl.load(knobs + at * 5), tl.load(counts + at)
+        if (heat > 0.0) & (row % width < used):
+            _draw_row(logits, keys, positions, knobs + at * 5, seeds + at * 5 + 4, heat, sums,
+                      meets, row, part, parts, V, LOW, PARTS, T)  # fmt: skip
+        row += tl.num_programs(1)
 
 
 def draw(
@@ -182,11 +193,13 @@ def draw(
     """
     (rows, vocab), parts = logits.shape, keys.shape[1]
     sums = torch.empty(rows, 2, parts, 4, dtype=torch.float64, device=logits.device)
-    # a row's programs come one after the other, so that all of them run at once
-    _draw_kernel[parts, rows](
-        logits, keys, counts, positions, knobs, knobs.view(torch.int64), sums, meets, parts,
-        rows // len(counts), V=vocab, LOW=16 if logits.dtype == torch.bfloat16 else 0,
-        PARTS=triton.next_power_of_2(parts), T=TILE, **launch_options(logits, warps=WARPS),
+    # a row's programs wait for each other, so there are no more than run at once
+    at_once = max(1, processors(logits) // parts)
+    _draw_kernel[parts, min(rows, at_once)](
+        logits, keys, counts, positions, knobs, knobs.view(torch.int64), sums, meets, rows, parts,
+        rows // len(counts), BATCH=triton.next_power_of_2(len(counts)), V=vocab,
+        LOW=16 if logits.dtype == torch.bfloat16 else 0, PARTS=triton.next_power_of_2(parts),
+        T=TILE, **launch_options(logits, warps=WARPS),
     )  # fmt: skip
 
 

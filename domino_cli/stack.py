@@ -19,7 +19,6 @@ from domino_cli.rank_processes import rank_variables
 from domino_cli.service_process import Event, ServiceProcess
 from domino_cli.stack_config import StackConfig, flag, flags
 from serving.errors import StartError
-from serving.process import check_port
 
 __all__ = ["Stack", "StackConfig", "flag", "flags"]
 
@@ -62,7 +61,7 @@ class Stack:
                 "or use running ones with --address"
             )
         try:
-            check_port(self.config.host, self.config.port)  # models may take minutes to load
+            self.config.check_ports()  # models may take minutes to load
         except StartError as error:
             raise CommandError(str(error)) from error
         try:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from serving.process import check_port
 from serving.unused_port import unused_port
 
 CONFIDENCE_THRESHOLD = 0.08  # of drafts on a CPU; benchmarks/cpu_model_2026-11-30.md
@@ -54,10 +55,19 @@ class StackConfig:
     ready_timeout_s: float = 900.0
     show_logs: bool = True
 
+    def check_ports(self) -> None:
+        """Raises StartError for a port that is taken, before models load."""
+        check_port(self.host, self.port)
+        pages = 3 if self.draft and not self.in_process else 2
+        for port in filter(None, map(self._metrics_port, range(pages))):
+            check_port(self.host, port, "choose another --metrics-port")
+
     def metrics_flags(self, place: int) -> list[str]:
         """place: 0 the router, 1 verify, 2 draft."""
-        port = None if self.metrics_port is None else self.metrics_port + place
-        return flags({"metrics_port": port})
+        return flags({"metrics_port": self._metrics_port(place)})
+
+    def _metrics_port(self, place: int) -> int | None:
+        return self.metrics_port + place if self.metrics_port else None
 
     @property
     def in_process(self) -> bool:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metrics-port",
-        type=port,
+        type=metrics_port,
         metavar="N",
         help="HTTP port of the router's /metrics; verify's and draft's are N + 1 and N + 2",
     )
@@ -39,6 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_stack_arguments(parser)
     add_sampling_argument(parser)
+
+
+def metrics_port(text: str) -> int:
+    """argparse type: the first of three ports."""
+    first = port(text)
+    if first + 2 > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} leaves no ports for verify and draft")
+    return first
 
 
 def run(args: argparse.Namespace) -> int:

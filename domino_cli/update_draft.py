@@ -7,8 +7,9 @@ from pathlib import Path
 import grpc
 
 from domino_cli.access_arguments import add_tls_arguments, address, tls_of
+from domino_cli.errors import CommandError
 from domino_cli.stack_arguments import positive
-from serving.errors import from_rpc_error
+from serving.errors import PeerUnavailable, from_rpc_error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what is served now; raises ServingError naming what does not fit."""
+    """Prints what is served now; raises ServingError naming what does not fit, CommandError where
+    no draft service answers."""
     from domino_serve.v1 import draft_pb2, draft_pb2_grpc
     from serving.channel import channel
 
@@ -36,7 +38,10 @@ def run(args: argparse.Namespace) -> int:
         try:
             answer = stub.UpdateDraftWeights(request, timeout=args.timeout)
         except grpc.RpcError as error:
-            raise from_rpc_error(error, f"draft service {args.draft_address}") from None
+            told = from_rpc_error(error, f"draft service {args.draft_address}")
+            if isinstance(told, PeerUnavailable):
+                raise CommandError(f"{told}; give a running one's --draft-address") from None
+            raise told from None
     print(
         json.dumps(
             {

@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = parse(
         RouterConfig,
         argv,
-        prog="router",
+        prog="python -m router",
         description="Front door of domino-serve: text, chat or token ids in, text out.",
     )
     return run(lambda: asyncio.run(_serve(config)), "router")

@@ -7,4 +7,7 @@ from serving.transport.unix_socket import is_unix
 
 def is_address(text: str) -> bool:
     """Whether it can be one; whether somebody listens there is another question."""
-    return is_unix(text) or re.fullmatch(r"[^/\s]+:\d+", text) is not None
+    if is_unix(text):
+        return True
+    found = re.fullmatch(r"[^/\s]+:([0-9]{1,5})", text)  # gRPC takes 99999 for 34463
+    return found is not None and 0 < int(found[1]) < 65536

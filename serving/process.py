@@ -57,16 +57,16 @@ def bind(
     return f"{name}:{_add(server, f'{name}:{port}', tls)}"
 
 
-def check_port(host: str, port: int) -> None:
+def check_port(
+    host: str, port: int, remedy: str = "choose another --port (0: a free one) or --host"
+) -> None:
     """Raises StartError when nobody can listen there now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         place = f"{_in_address(host)}:{port}"
-        raise StartError(
-            f"cannot listen on {place}: {error}; choose another --port (0: a free one) or --host"
-        ) from error
+        raise StartError(f"cannot listen on {place}: {error}; {remedy}") from error
 
 
 def _in_address(host: str) -> str:

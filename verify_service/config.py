@@ -120,7 +120,9 @@ class VerifyConfig(ServiceOptions):
                 "is for benchmarks only: answers are not the target's; add --benchmark",
             )
         if self.timeline and not os.access(self.timeline.absolute().parent, os.W_OK):
-            raise OptionError("timeline", str(self.timeline), "cannot be written; name a folder")
+            raise OptionError(
+                "timeline", str(self.timeline), "give a file in a folder that can be written"
+            )
         check_seconds(self, "draft_step_s", "draft_timeout_s", "draft_connect_s")
         check_seconds(self, "step_timeout_s", "grace_s")
         if self.stream_interval_s is not None:

@@ -73,6 +73,10 @@ def test_help_explains_every_command_without_torch() -> None:
         (["generate", "x", "--address", "a:1", "--logs"], "--logs is for services"),
         (["generate", "x", "--address", "localhost"], "'localhost' is neither HOST:PORT"),
         (["generate", "x", "--address", "http://a:1"], "'http://a:1' is neither HOST:PORT"),
+        (
+            ["generate", "x", "--address", "localhost:99999"],
+            "'localhost:99999' is neither HOST:PORT",
+        ),
         (["bench"], "cpu | acceptance | serve"),
         (["bench", "serve", "--arms", "fast"], "arm 'fast' is unknown"),
         (["bench", "router", "--waves", "0"], "'0' is not an integer of at least 1"),
@@ -81,6 +85,7 @@ def test_help_explains_every_command_without_torch() -> None:
             "--use-generation-config is for services",
         ),
         (["up", "--port", "70000"], "--port: '70000'"),
+        (["up", "--metrics-port", "65534"], "--metrics-port: '65534' leaves no ports"),
         (["up", "--draft", "none", "--width", "4"], "--width 4 needs a draft: give --draft"),
         (
             ["demo", "--draft", "none", "--domino-candidates", "0"],
@@ -113,6 +118,16 @@ def test_a_router_that_is_not_up_is_one_line_and_code_1() -> None:
     line = error_line(result)
     assert "127.0.0.1:1" in line and "`domino-serve up`" in line
     assert result.returncode == 1
+
+
+def test_a_draft_service_that_is_not_up_is_one_line_and_code_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Prevents an update whose failure names no remedy."""
+    update = ("update-draft", "--draft-address", "127.0.0.1:1", "--draft", "folder")
+    code, line = refused(capsys, *update)
+    assert "127.0.0.1:1" in line and "--draft-address" in line
+    assert code == 1
 
 
 def test_defaults_in_help_are_the_services_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from domino_cli import ends
+from domino_cli import ends, stack_config
 from domino_cli.ends import Ends
 from domino_cli.errors import CommandError
 from domino_cli.stack import Stack, StackConfig, flags
@@ -62,6 +62,52 @@ def test_a_taken_router_port_is_named(tiny_target: Path) -> None:
         ):
             pass
     assert lines == []
+
+
+def test_a_taken_metrics_port_is_named(tiny_target: Path) -> None:
+    """Prevents models that load for minutes before the router finds its page's port taken."""
+    lines: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = StackConfig(target=tiny_target, metrics_port=port)
+        with (
+            pytest.raises(CommandError, match=rf"127\.0\.0\.1:{port}: .*another --metrics-port"),
+            Stack(config, say=lines.append),
+        ):
+            pass
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("draft", "plane", "tried"),
+    [
+        (None, None, [7, 5000, 5001]),
+        (DOMINO_SHIFT, None, [7, 5000, 5001, 5002]),
+        (DOMINO_SHIFT, "in-process", [7, 5000, 5001]),
+    ],
+)
+def test_the_ports_of_all_services_are_tried(
+    draft: Path | None,
+    plane: str | None,
+    tried: list[int],
+    tiny_target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prevents a start that fails late, or for a port that nobody would have listened at."""
+    found: list[int] = []
+    monkeypatch.setattr(stack_config, "check_port", lambda host, port, *_: found.append(port))
+    config = StackConfig(
+        target=tiny_target, draft=draft, data_plane=plane, port=7, metrics_port=5000
+    )
+    config.check_ports()
+    assert found == tried
+
+
+def test_no_metrics_page_is_none_at_all(tiny_target: Path) -> None:
+    """Prevents `up --metrics-port 0` whose verify and draft services listen at ports 1 and 2."""
+    config = StackConfig(target=tiny_target, draft=DOMINO_SHIFT, metrics_port=0)
+    flags = [*config.verify_flags(), *config.draft_flags(), *config.router_flags({})]
+    assert "--metrics-port" not in flags
 
 
 @pytest.mark.parametrize("sockets", [False, True])

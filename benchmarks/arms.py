@@ -111,10 +111,15 @@ class TransformersArm:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # a terminal's Ctrl-C is for the benchmark, which ends it
         )
 
     def __enter__(self) -> Self:
-        self.about = self._read()
+        try:
+            self.about = self._read()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     @property

@@ -1,6 +1,6 @@
 """What applications install to talk to a router: typed, sync and async, free of torch.
 
-with Client("127.0.0.1:8000") as client:
+with Client("127.0.0.1:50050") as client:
     for chunk in client.stream("Once upon a time", max_tokens=64):
         print(chunk.text, end="")
 """

@@ -54,11 +54,11 @@ class AsyncStream:
 
 
 class AsyncClient:
-    """address: the router's host:port or unix:/path. timeout_s: default deadline of a request, none
-    if None.
+    """Talks to the router at `address`, host:port or unix:/path.
 
-    tls: for routers with --tls-cert. token: for routers with --callers; only by TLS, or to this
-    machine. Methods raise serving.errors.ServingError subclasses.
+    timeout_s: seconds that a request may take where it names none; None: for ever. tls: for routers
+    with --tls-cert. token: for routers with --callers; only by TLS, or to this machine. Methods
+    raise serving.errors.ServingError subclasses.
     """
 
     def __init__(
@@ -75,11 +75,13 @@ class AsyncClient:
         self._timeout_s = timeout_s
 
     def stream(self, text: str | None = None, **args: Unpack[RequestArgs]) -> AsyncStream:
+        """Starts a request; BadRequest, and nothing sent, for what the wire cannot say."""
         request = build_request(text, args)
         timeout_s = deadline(args, self._timeout_s)
         return AsyncStream(self._stub.Generate(request, timeout=timeout_s, metadata=self._metadata))
 
     async def generate(self, text: str | None = None, **args: Unpack[RequestArgs]) -> Completion:
+        """The whole answer, once it is there."""
         async with self.stream(text, **args) as stream:
             async for _ in stream:
                 pass
@@ -96,6 +98,7 @@ class AsyncClient:
             raise from_rpc_error(error, "router") from error
 
     async def model_info(self) -> ModelInfo:
+        """What the router serves, its limits and defaults."""
         try:
             request = pb.GetModelInfoRequest()
             return model_info(
@@ -107,6 +110,7 @@ class AsyncClient:
             raise from_rpc_error(error, "router") from error
 
     async def close(self) -> None:
+        """Ends what still runs."""
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

@@ -52,11 +52,11 @@ class Stream:
 
 
 class Client:
-    """address: the router's host:port or unix:/path. timeout_s: default deadline of a request, none
-    if None.
+    """Talks to the router at `address`, host:port or unix:/path.
 
-    tls: for routers with --tls-cert. token: for routers with --callers; only by TLS, or to this
-    machine. Methods raise serving.errors.ServingError subclasses.
+    timeout_s: seconds that a request may take where it names none; None: for ever. tls: for routers
+    with --tls-cert. token: for routers with --callers; only by TLS, or to this machine. Methods
+    raise serving.errors.ServingError subclasses.
     """
 
     def __init__(
@@ -73,11 +73,13 @@ class Client:
         self._timeout_s = timeout_s
 
     def stream(self, text: str | None = None, **args: Unpack[RequestArgs]) -> Stream:
+        """Starts a request; BadRequest, and nothing sent, for what the wire cannot say."""
         request = build_request(text, args)
         timeout_s = deadline(args, self._timeout_s)
         return Stream(self._stub.Generate(request, timeout=timeout_s, metadata=self._metadata))
 
     def generate(self, text: str | None = None, **args: Unpack[RequestArgs]) -> Completion:
+        """The whole answer, once it is there."""
         with self.stream(text, **args) as stream:
             for _ in stream:
                 pass
@@ -94,6 +96,7 @@ class Client:
             raise from_rpc_error(error, "router") from error
 
     def model_info(self) -> ModelInfo:
+        """What the router serves, its limits and defaults."""
         try:
             request = pb.GetModelInfoRequest()
             return model_info(
@@ -103,6 +106,7 @@ class Client:
             raise from_rpc_error(error, "router") from error
 
     def close(self) -> None:
+        """Ends what still runs."""
         self._channel.close()
 
     def __enter__(self) -> Self:

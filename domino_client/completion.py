@@ -8,7 +8,8 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """What one verify step committed; text lags behind while a character is incomplete."""
+    """What one verify step committed, or several plain ones; text lags behind while a character is
+    incomplete, or a stop string may be coming."""
 
     text: str
     token_ids: tuple[int, ...]

@@ -101,6 +101,7 @@ def _sampling(sampling: sampling_pb2.Sampling) -> Sampling:
 
 
 def model_info(response: pb.GetModelInfoResponse) -> ModelInfo:
+    """The router's answer, as a dataclass."""
     return ModelInfo(
         target=response.target,
         draft=response.draft,

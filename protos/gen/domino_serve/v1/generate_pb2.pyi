@@ -250,7 +250,7 @@ class GenerateResponse(_message.Message):
     COMPLETE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def chunk(self) -> Global___GenerateChunk:
-        """Newly committed tokens; one chunk a verify step."""
+        """Newly committed tokens: a verify step's, or those of several plain ones."""
 
     @_builtins.property
     def complete(self) -> Global___GenerateComplete:
@@ -284,7 +284,7 @@ class GenerateChunk(_message.Message):
     """Text that became final; empty while a character is incomplete or a stop string may be coming."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Token ids committed by this step."""
+        """All new ids in order, those included whose text is still to come."""
 
     def __init__(
         self,

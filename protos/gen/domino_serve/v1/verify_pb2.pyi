@@ -132,7 +132,7 @@ class VerifyServiceGenerateResponse(_message.Message):
     COMPLETE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def chunk(self) -> Global___VerifyChunk:
-        """Tokens committed by one step."""
+        """Newly committed tokens."""
 
     @_builtins.property
     def complete(self) -> Global___VerifyComplete:
@@ -156,7 +156,7 @@ Global___VerifyServiceGenerateResponse: _TypeAlias = VerifyServiceGenerateRespon
 
 @_typing.final
 class VerifyChunk(_message.Message):
-    """Tokens committed by one step."""
+    """Tokens committed by one step, or by several plain ones."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -27,7 +27,7 @@ from domino_cli.stack_arguments import (
 )
 from domino_client import Client, PeerUnavailable
 
-START = "start one with `domino-serve up`, or leave --address out"
+START = "Start one with `domino-serve up`, or leave --address out"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             answer = ask(client, text, on_text, **request)
         except PeerUnavailable as error:
-            raise CommandError(f"{error}; {place} has to be a router: {START}") from error
+            raise CommandError(f"{error}; is a router running at {place}? {START}") from error
     if args.json:
         print(json.dumps(answer.as_json()))
     else:

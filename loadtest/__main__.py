@@ -20,6 +20,8 @@ from loadtest.run import run, watch
 from loadtest.summary import summarise
 from serving.options import Parser
 
+RECORDS = "requests.jsonl"
+
 
 def parser() -> argparse.ArgumentParser:
     found = Parser(prog="python -m loadtest", description=__doc__)
@@ -47,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ServingError as error:
         print(f"loadtest: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"loadtest: stopped; {args.out / RECORDS} has what was answered", file=sys.stderr)
+        return 130
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
@@ -71,7 +76,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 def measure(plan: Plan, args: argparse.Namespace) -> int:
     """Exit code 1 when not every request succeeded; what there is, is kept and printed."""
-    records = args.out / "requests.jsonl"
+    records = args.out / RECORDS
     if args.web is not None:
         return watch(plan, records, args.web, say)
     outcome = run(plan, records)

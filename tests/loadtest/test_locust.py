@@ -158,6 +158,24 @@ def test_bad_flags_are_named(
     assert message in capsys.readouterr().err
 
 
+def test_ctrl_c_is_one_line(
+    server: Started,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prevents a traceback at the end of a load that somebody has seen enough of."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "run", interrupted)
+    load = ["--workload", "random", "--num-prompts", "1", "--random-input-len", "3"]
+    assert main(["--address", server.address, *load, "--out", str(tmp_path)]) == 130
+    told = f"loadtest: stopped; {tmp_path}/requests.jsonl has what was answered\n"
+    assert capsys.readouterr().err == told
+
+
 def test_locust_stays_out_of_this_process() -> None:
     """Prevents gevent's patches from reaching the other tests."""
     assert "locust" not in sys.modules and "gevent" not in sys.modules

@@ -20,7 +20,7 @@ from verify_service.drafting import Drafting
 from verify_service.engine import Engine
 from verify_service.executor import Executor
 from verify_service.leading import LeadingExecutor
-from verify_service.load_executor import load_part
+from verify_service.load_executor import Part, load_part, width_of
 from verify_service.ranks import own_device
 from verify_service.recorded_test import check_recorded_test
 from verify_service.scheduler import Scheduler
@@ -52,81 +52,90 @@ def load(config: VerifyConfig) -> Loaded:
     """Raises CheckpointError or OptionError naming what does not fit."""
     began = time.monotonic()
     part = load_part(config)
-    executor, draft, pages = part.executor, part.draft, part.pages
-    self_test = None
-    block: list[torch.Tensor] = []
-    info = verify_pb2.GetTargetResponse(
-        target=target_fingerprint(part.checkpoint, part.target, config.dtype),
-        max_context=part.target.max_context,
-        max_sequences=config.max_sequences,
-        eos_token_ids=part.target.eos_token_ids,
-    )
-    if draft and part.draft_checkpoint and part.projection:
-        dtype, device = DTYPES[config.dtype], torch.device(own_device(config.device))
-        test = self_test_block(part.checkpoint, part.target, len(draft.target_layer_ids))
-        block = [tap.to(device, dtype) for tap in test]
-        self_test = to_message(part.projection(block))
-        info.draft.CopyFrom(draft_fingerprint(part.draft_checkpoint, draft))
-        info.default_draft_tokens = _width(config, draft) - 1
-    info.max_context = min(info.max_context, pages * config.page_size)
+    info = _info(config, part)
     if config.draft:
-        check_recorded_test(config.draft, executor, config.page_size, part.target.vocab_size)
-    scheduler = Scheduler(
-        pages=pages,
-        page_size=config.page_size,
-        max_sequences=config.max_sequences,
-        prefill_tokens=config.prompt_positions,
-    )
-    drafting = Drafting(
-        executor.rows,
-        part.target.vocab_size,
-        step_s=config.draft_step_s,
-        timeout_s=config.draft_timeout_s,
-    )
+        vocab_size = part.target.vocab_size
+        check_recorded_test(config.draft, part.executor, config.page_size, vocab_size)
     synthetic = _synthetic(config, info)
-    engine = Engine(
-        executor,
-        scheduler,
-        drafting,
-        max_waiting=config.max_waiting,
-        widths=_widths(config, info.default_draft_tokens, executor),
-        synthetic=synthetic,
-        overlap=config.overlap,
-        interval_s=_interval_s(config),
-    )
-    log.info(
-        "loaded in %.1f s, %d KV positions", time.monotonic() - began, pages * config.page_size
-    )
+    engine = _engine(config, part, info, synthetic)
+    positions = part.pages * config.page_size
+    log.info("loaded in %.1f s, %d KV positions", time.monotonic() - began, positions)
+    block = _self_test_block(config, part)
     hello = draft_pb2.HandshakeRequest(
         contract_version=CONTRACT_VERSION,
         target=info.target,
         draft=info.draft,
         synthetic_acceptance=info.synthetic_acceptance,
-        self_test_rows=self_test,
-        follows_updates=draft is not None,
+        self_test_rows=to_message(part.projection(block)) if part.projection else None,
+        follows_updates=part.draft is not None,
     )
-    updates = DraftUpdates(engine, executor, block) if draft else None
     return Loaded(
         engine=engine,
         info=info,
-        draft=draft,
+        draft=part.draft,
         hello=hello,
-        updates=updates,
-        end=executor.end if isinstance(executor, LeadingExecutor) else lambda: None,
+        updates=DraftUpdates(engine, part.executor, block) if part.draft else None,
+        end=part.executor.end if isinstance(part.executor, LeadingExecutor) else lambda: None,
     )
+
+
+def _info(config: VerifyConfig, part: Part) -> verify_pb2.GetTargetResponse:
+    """Identities and limits, for routers and drafts."""
+    info = verify_pb2.GetTargetResponse(
+        target=target_fingerprint(part.checkpoint, part.target, config.dtype),
+        max_context=min(part.target.max_context, part.pages * config.page_size),
+        max_sequences=config.max_sequences,
+        eos_token_ids=part.target.eos_token_ids,
+    )
+    if part.draft and part.draft_checkpoint:
+        info.draft.CopyFrom(draft_fingerprint(part.draft_checkpoint, part.draft))
+        info.default_draft_tokens = width_of(config, part.draft) - 1
+    return info
+
+
+def _engine(
+    config: VerifyConfig,
+    part: Part,
+    info: verify_pb2.GetTargetResponse,
+    synthetic: SyntheticAcceptance | None,
+) -> Engine:
+    scheduler = Scheduler(
+        pages=part.pages,
+        page_size=config.page_size,
+        max_sequences=config.max_sequences,
+        prefill_tokens=config.prompt_positions,
+    )
+    drafting = Drafting(
+        part.executor.rows,
+        part.target.vocab_size,
+        step_s=config.draft_step_s,
+        timeout_s=config.draft_timeout_s,
+    )
+    return Engine(
+        part.executor,
+        scheduler,
+        drafting,
+        max_waiting=config.max_waiting,
+        widths=_widths(config, info.default_draft_tokens, part.executor),
+        synthetic=synthetic,
+        overlap=config.overlap,
+        interval_s=_interval_s(config),
+    )
+
+
+def _self_test_block(config: VerifyConfig, part: Part) -> list[torch.Tensor]:
+    """A tensor [n, hidden] a tap, of fixed ids; none without a draft."""
+    if not part.draft:
+        return []
+    dtype, device = DTYPES[config.dtype], torch.device(own_device(config.device))
+    taps = self_test_block(part.checkpoint, part.target, len(part.draft.target_layer_ids))
+    return [tap.to(device, dtype) for tap in taps]
 
 
 def _interval_s(config: VerifyConfig) -> float:
     if config.stream_interval_s is not None:
         return config.stream_interval_s
     return 0.0 if torch.device(own_device(config.device)).type == "cpu" else GPU_INTERVAL_S
-
-
-def _width(config: VerifyConfig, draft: DraftConfig) -> int:
-    limit = draft.max_draft_tokens + 1
-    if config.width > limit:
-        raise OptionError("width", config.width, f"is not possible: this draft allows 1 to {limit}")
-    return config.width or draft.block_size
 
 
 def _widths(config: VerifyConfig, draft_tokens: int, executor: Executor) -> WidthPolicy:

@@ -10,6 +10,7 @@ from serving.checkpoint import Checkpoint
 from serving.device import open_device, sized_by
 from serving.draft_config import DraftConfig
 from serving.draft_format import open_draft
+from serving.options import OptionError
 from serving.plan import log_plan
 from serving.target_config import TargetConfig, open_target
 from serving.tensors import DTYPES
@@ -57,6 +58,7 @@ def load_part(config: VerifyConfig) -> Part:
         draft_checkpoint, draft = open_draft(config.draft, target, tokenizer=config.target)
         draft_checkpoint.require_hash(config.draft_sha256, "draft-sha256")
         log_plan(log, "draft", draft_checkpoint.name, draft)
+        width_of(config, draft)  # refused before weights are read and graphs are made
         if not ranks.rank:
             projection = FeatureProjection(draft, draft_checkpoint, dtype=dtype, device=device)
     executor: Executor
@@ -94,3 +96,11 @@ def load_part(config: VerifyConfig) -> Part:
         draft_checkpoint=draft_checkpoint,
         projection=projection,
     )
+
+
+def width_of(config: VerifyConfig, draft: DraftConfig) -> int:
+    """Positions that a step verifies at most; raises OptionError for more than the draft allows."""
+    limit = draft.max_draft_tokens + 1
+    if config.width > limit:
+        raise OptionError("width", config.width, f"is not possible: this draft allows 1 to {limit}")
+    return config.width or draft.block_size

@@ -83,10 +83,10 @@ def test_a_device_that_is_not_there_ends_the_process(module: str) -> None:
 
 
 def test_a_width_above_the_drafts_limit_ends_the_process() -> None:
-    """Known only once the draft is read, told like any other option."""
-    assert "option width: 10 is not possible: this draft allows 1 to 9" in refusal(
-        "verify_service", 1, width=10
-    )
+    """Told once the draft's config is read, and not after minutes in which weights are read and
+    graphs of that width are made: here a cache that cannot be had would be told first."""
+    line = refusal("verify_service", 1, width=10, kv_tokens=10**14)
+    assert "option width: 10 is not possible: this draft allows 1 to 9" in line
 
 
 def test_a_width_without_a_draft_ends_the_process() -> None:

@@ -46,17 +46,19 @@ class TableWidth:
         self._untried: dict[int, list[int]] = {}
         self._acceptance = ModeAcceptance(most, hopeful=False)
         self._drafts: defaultdict[tuple[int, int], Waits] = defaultdict(Waits)
-        # By draft tokens: seconds beside the graph, and what of it had run before its lap began.
-        self._beside: defaultdict[int, float] = defaultdict(float)
-        self._looks: Counter[int] = Counter()
+        # Seconds beside the graph, and what of it had run before its lap began: only whole steps
+        # start early, in halves the host's work and both sides' messages come to each one.
+        self._beside: defaultdict[Choice, float] = defaultdict(float)
+        self._looks: Counter[Choice] = Counter()
         self._current = most
         self._mode = self._drafted = self._running = self._context = self._chosen_for = 0
         self._steps = self._plain_steps = self._probing = 0
+        self._ran_halves = False  # the step that is observed next
         self._probe_after = FIRST_PROBE
 
     def draft_tokens(self, sequences: Seq[Sequence]) -> int:
         drafted = [s for s in sequences if s.draft and not s.in_prefill]
-        self._drafted = len(drafted)
+        self._drafted, self._ran_halves = len(drafted), self.halves
         if not drafted:
             return self._current
         self._mode = most_frequent_mode(drafted)
@@ -81,16 +83,17 @@ class TableWidth:
         if step.prompt_positions or not step.sequences:
             return
         width = -(-step.positions // step.sequences)
-        choice = width - 1
+        choice = width - 1, self._ran_halves
         context = self._context * step.sequences // max(self._running, 1)
         known = self._table.seconds(step.sequences, width, context)
         own = (step.plan_ns + step.verify_ns + step.commit_ns) / 1e9
+        waited = (step.send_ns + step.wait_ns) / 1e9
+        own += waited if self._ran_halves else 0.0
         if own < OUTLIER * known + self._beside[choice]:
             self._looks[choice] += 1
             weight = max(SMOOTHING, 1 / self._looks[choice])
             self._beside[choice] += weight * (own - known - self._beside[choice])
-        if self._drafted and self._current and not self.halves:
-            waited = (step.send_ns + step.wait_ns) / 1e9
+        if self._drafted and self._current and not (self.halves or self._ran_halves):
             self._drafts[self._mode, self._current].add(self._drafted, waited)
 
     def _choose(self, drafted: Seq[Sequence], sequences: int) -> None:
@@ -123,17 +126,22 @@ class TableWidth:
         found = {}
         for choice in self._choices:
             tokens = plain + share * sum(of_one[choice] for of_one in expected)
-            verify, draft = self._seconds(sequences, len(drafted), choice, self._context)
-            found[choice, self._ping_pong == "always"] = tokens / max(verify + draft, 1e-9)
+            whole = choice, self._ping_pong == "always"
+            verify, draft = self._seconds(sequences, len(drafted), whole, self._context)
+            found[whole] = tokens / max(verify + draft, 1e-9)
             if split and choice:
                 half = -(-sequences // 2), -(-len(drafted) // 2)
-                verify, draft = self._seconds(*half, choice, self._context // 2)
+                verify, draft = self._seconds(*half, (choice, True), self._context // 2)
                 found[choice, True] = tokens / max(2 * max(verify, draft), 1e-9)
         return found
 
     def _seconds(
-        self, sequences: int, drafted: int, choice: int, context: int
+        self, sequences: int, drafted: int, choice: Choice, context: int
     ) -> tuple[float, float]:
         """Of the target with the host's work, and of the draft."""
-        verify = self._table.seconds(sequences, 1 + choice, context) + self._beside[choice]
-        return verify, self._drafts[self._mode, choice](drafted) if choice else 0.0
+        tokens, _ = choice
+        beside = self._beside[choice]
+        if not self._looks[choice]:  # halves not seen yet
+            beside = max(self._beside[tokens, False], 0.0)
+        verify = self._table.seconds(sequences, 1 + tokens, context) + beside
+        return verify, self._drafts[self._mode, tokens](drafted) if tokens else 0.0

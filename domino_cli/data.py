@@ -17,6 +17,7 @@ from domino_cli.stack_arguments import positive
 SOURCE = "a line: messages or conversations (OpenAI, ShareGPT), text, or input_ids and loss_mask"
 
 if TYPE_CHECKING:
+    from training.answer_journal import AnswerJournal
     from training.engine_answers import Failed
     from training.regenerate import Answered
 
@@ -114,7 +115,6 @@ def regenerate(args: argparse.Namespace) -> int:
     from training.answer_journal import ANSWERS, AnswerJournal
     from training.claim import claimed
     from training.dataset import write_dataset
-    from training.engine_answers import Failed
     from training.prepare import read_prompts
     from training.regenerate import LEAST_ANSWER, document
 
@@ -133,41 +133,47 @@ def regenerate(args: argparse.Namespace) -> int:
         "new_tokens": args.new_tokens,
     }
     with claimed(args.folder, ANSWERS), AnswerJournal(args.folder, about) as journal:
-        if journal.done:
-            say(f"{args.folder}: {len(journal.done)} of {len(prompts)} prompts are done")
-        for place in sorted(set(range(len(prompts))) - journal.done):
-            if not 0 < len(prompts[place]) <= args.prompt_tokens:
-                reason = f"{len(prompts[place])} tokens, 1 to {args.prompt_tokens} are allowed"
-                journal.add(Failed(place, faults.get(place, reason)))
-        wanted = sorted(set(range(len(prompts))) - journal.done)
-        bar = AnswerBar(len(prompts), wanted, args.new_tokens)
-        try:
-            for found in answers(args, folder, prompts, wanted, bar.tick):
-                journal.add(found)
-                bar.add(found)
-        except KeyboardInterrupt:
-            say(
-                f"stopped: {len(journal.done)} of {len(prompts)} are done; the same command goes on"
-            )
-            raise
-        bar.clear()
-        kept = [
-            a
-            for a in journal.answers(truncated=args.keep_truncated)
-            if len(a.tokens) >= LEAST_ANSWER
-        ]
+        answer_rest(args, folder, prompts, faults, journal)
+        found = journal.answers(truncated=args.keep_truncated)
+        kept = [answer for answer in found if len(answer.tokens) >= LEAST_ANSWER]
         counts = {"kept": len(kept), **journal.counts()}
     if not kept:
         raise UsageError(f"no answer is left: {counts}; raise --new-tokens or --keep-truncated")
     whole = {"source": str(args.source), "target": folder.name, "counts": counts}
     write_dataset(args.folder, [document(prompts[a.prompt], a.tokens) for a in kept], whole)
     left_out = 0 if args.keep_truncated else counts["truncated"]
-    more = (
-        f"; {left_out} reached --new-tokens: --keep-truncated learns them too" if left_out else ""
-    )
-    say(f"{args.folder}: {len(kept)} answers{more}")
+    more = f"; {left_out} reached --new-tokens: --keep-truncated learns them too"
+    say(f"{args.folder}: {len(kept)} answers{more if left_out else ''}")
     print(json.dumps(counts))
     return 0
+
+
+def answer_rest(
+    args: argparse.Namespace,
+    target: Path,
+    prompts: list[list[int]],
+    faults: dict[int, str],
+    journal: "AnswerJournal",
+) -> None:
+    """Adds to the journal what it lacks; prompts that cannot be answered with the reason."""
+    from training.engine_answers import Failed
+
+    if journal.done:
+        say(f"{args.folder}: {len(journal.done)} of {len(prompts)} prompts are done")
+    for place in sorted(set(range(len(prompts))) - journal.done):
+        if not 0 < len(prompts[place]) <= args.prompt_tokens:
+            reason = f"{len(prompts[place])} tokens, 1 to {args.prompt_tokens} are allowed"
+            journal.add(Failed(place, faults.get(place, reason)))
+    wanted = sorted(set(range(len(prompts))) - journal.done)
+    bar = AnswerBar(len(prompts), wanted, args.new_tokens)
+    try:
+        for found in answers(args, target, prompts, wanted, bar.tick):
+            journal.add(found)
+            bar.add(found)
+    except KeyboardInterrupt:
+        say(f"stopped: {len(journal.done)} of {len(prompts)} are done; the same command goes on")
+        raise
+    bar.clear()
 
 
 def answers(

@@ -14,17 +14,17 @@ SUPPORTED = ("cpu", "cuda")
 
 def open_device(name: str) -> torch.device:
     """Raises OptionError when this machine, or this build of torch, has no such device."""
+    if name.partition(":")[0] not in SUPPORTED:
+        raise OptionError("device", name, f"cannot be used: only {' and '.join(SUPPORTED)} can")
     try:
         device = torch.device(name)
-        if device.type in SUPPORTED:
-            torch.empty(1, device=device)
-            if device.type == "cuda":
-                GPU_MEMORY.source = partial(_memory, device)
-            return device
-        reason = f"only {' and '.join(SUPPORTED)} can be served"
+        torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
         reason = str(error).splitlines()[0].rstrip(".")
-    raise OptionError("device", name, f"cannot be used: {reason}; cpu always works")
+        raise OptionError("device", name, f"cannot be used: {reason}; cpu always works") from None
+    if device.type == "cuda":
+        GPU_MEMORY.source = partial(_memory, device)
+    return device
 
 
 @contextmanager

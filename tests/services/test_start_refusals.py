@@ -17,6 +17,7 @@ import draft_service.load
 import verify_service.load
 from domino_cli.stack import flags
 from draft_service.config import DraftServiceConfig
+from serving.device import open_device
 from serving.errors import CheckpointError
 from serving.options import OptionError
 from tests.recorded_models import DFLASH, DOMINO_SHIFT, HIDDEN, TARGET
@@ -80,6 +81,15 @@ def test_a_device_that_is_not_there_ends_the_process(module: str) -> None:
     line = refusal(module, 1, device="cuda")
     assert "option device: 'cuda' cannot be used" in line
     assert "cpu always works" in line
+
+
+@pytest.mark.parametrize("name", ["tpu", "meta", "", "cpu:x", "nonsense"])
+def test_a_device_that_is_none_is_refused_in_a_line(name: str) -> None:
+    """Prevents torch's list of twenty devices of which none can be served, and tensors on "meta"
+    that hold nothing."""
+    with pytest.raises(OptionError, match=f"option device: '{name}' cannot be used") as told:
+        open_device(name)
+    assert "privateuseone" not in str(told.value) and "cpu" in told.value.remedy
 
 
 def test_a_width_above_the_drafts_limit_ends_the_process() -> None:

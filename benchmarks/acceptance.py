@@ -21,9 +21,10 @@ from benchmarks.sample import Prompt, Sample, acceptance_length, accepted_shares
 from benchmarks.sample_log import SampleLog
 from benchmarks.text_table import text_table
 from benchmarks.workloads import WORKLOADS, load
+from domino_cli.argument_types import positive
 from domino_cli.progress import say
 from domino_cli.stack import Stack
-from domino_cli.stack_arguments import add_stack_arguments, positive, stack_config
+from domino_cli.stack_arguments import add_stack_arguments, stack_config
 from domino_client import Client, ModelInfo
 from serving.options import Parser
 

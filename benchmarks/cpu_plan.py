@@ -8,8 +8,8 @@ from pathlib import Path
 
 from benchmarks.sample import Prompt
 from benchmarks.workloads import load
+from domino_cli.argument_types import positive
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET
-from domino_cli.stack_arguments import positive
 from domino_cli.stack_config import IN_PROCESS
 
 WORKLOADS = ("gsm8k", "humaneval", "mt-bench")

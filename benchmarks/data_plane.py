@@ -25,7 +25,7 @@ from benchmarks.cpu_plan import new_file
 from benchmarks.null_draft import MAX_ROWS, PROPOSALS
 from benchmarks.service_processes import started
 from benchmarks.text_table import text_table
-from domino_cli.stack_arguments import positive
+from domino_cli.argument_types import positive
 from domino_serve.v1 import draft_pb2 as pb
 from domino_serve.v1 import verify_pb2
 from serving.tensors import DTYPES

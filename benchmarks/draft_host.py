@@ -21,8 +21,8 @@ from torch import Tensor
 from benchmarks import provenance
 from benchmarks.cpu_plan import new_file
 from benchmarks.text_table import text_table
+from domino_cli.argument_types import positive
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET, resolve_model
-from domino_cli.stack_arguments import positive
 from domino_kernels.paged_kv import PagedKV
 from domino_serve.v1 import draft_pb2 as pb
 from domino_serve.v1 import speculation_pb2 as spec

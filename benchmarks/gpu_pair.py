@@ -1,7 +1,6 @@
 """Qwen3-8B and its Domino draft with random weights on one GPU, as executors for pair_steps."""
 
 import copy
-import gc
 
 import torch
 
@@ -15,6 +14,7 @@ from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.gpu_executor import GpuExecutor as GpuDraftExecutor
 from draft_service.gpu_rollout import CERTIFIED_BATCH
 from draft_service.gpu_step import batch_buckets
+from serving.garbage import settle
 from verify_service.gpu_executor import GpuExecutor
 from verify_service.gpu_prompts import row_buckets
 from verify_service.gpu_target import GpuTarget
@@ -32,6 +32,7 @@ class GpuPair:
         """The target alone: nothing projected, no draft loaded. tokens: room for so many."""
         pages = -(-tokens // PAGE)
         executor = self._executor(self.target, pages, max_sequences, [1])
+        settle()  # as a service does
         return Pair(executor, None, vocab=VOCAB, pages=pages, page_size=PAGE)
 
     def drafted(
@@ -61,6 +62,7 @@ class GpuPair:
             model.new_kv(draft_pages, PAGE),
             max_sessions=max_sequences,
         )
+        settle()
         return Pair(
             verify, draft, vocab=VOCAB, pages=pages, page_size=PAGE, draft_pages=draft_pages
         )
@@ -68,7 +70,7 @@ class GpuPair:
     def _executor(
         self, target: GpuTarget, pages: int, max_sequences: int, widths: list[int]
     ) -> GpuExecutor:
-        gc.collect()  # graphs of an executor before
+        settle()  # graphs of an executor before
         torch.cuda.empty_cache()
         return GpuExecutor(
             target,

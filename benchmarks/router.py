@@ -20,9 +20,9 @@ from benchmarks.other_work import PROC, process_ticks
 from benchmarks.router_streams import Chunks, Wave, direct, run_wave, through_router
 from benchmarks.service_processes import running
 from benchmarks.text_table import text_table
+from domino_cli.argument_types import positive
 from domino_cli.models import DEFAULT_TARGET, resolve_model
 from domino_cli.progress import say
-from domino_cli.stack_arguments import positive
 from loadtest.arguments import rate
 from loadtest.percentiles import percentile
 from serving.options import Parser

@@ -4,7 +4,8 @@ import argparse
 from dataclasses import dataclass
 from typing import Final
 
-from domino_cli.stack_arguments import MODES, positive
+from domino_cli.argument_types import positive
+from domino_cli.stack_arguments import MODES
 from serving.contract import ModeName
 
 AUTO: Final = "auto"

@@ -8,7 +8,8 @@ from typing import Any
 from benchmarks.cpu_plan import new_file
 from benchmarks.serve_arm import Arm, arms
 from benchmarks.serve_published import PUBLISHED
-from domino_cli.stack_arguments import add_stack_arguments, positive
+from domino_cli.argument_types import positive
+from domino_cli.stack_arguments import add_stack_arguments
 from loadtest.arguments import add_prompt_arguments, counts, folder, names, rate
 from loadtest.plan import Plan
 from loadtest.prompts import LoadPrompt

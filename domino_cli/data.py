@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from domino_cli.answer_bar import AnswerBar
+from domino_cli.argument_types import positive
 from domino_cli.errors import UsageError, told_in_a_line
 from domino_cli.models import resolve_model
 from domino_cli.progress import say
-from domino_cli.stack_arguments import positive
 
 SOURCE = "a line: messages or conversations (OpenAI, ShareGPT), text, or input_ids and loss_mask"
 

@@ -8,11 +8,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
+from domino_cli.argument_types import positive
 from domino_cli.ask import Answer, ask
 from domino_cli.demo_report import Arm, as_json, as_table
 from domino_cli.progress import say
 from domino_cli.stack import Stack
-from domino_cli.stack_arguments import MODES, add_stack_arguments, positive, stack_config
+from domino_cli.stack_arguments import MODES, add_stack_arguments, stack_config
 from domino_client import ChatTurn, Client
 from serving.contract import ModeName
 

@@ -2,8 +2,9 @@
 
 import argparse
 
+from domino_cli.argument_types import positive
 from domino_cli.errors import UsageError
-from domino_cli.stack_arguments import MODES, positive
+from domino_cli.stack_arguments import MODES
 from domino_client import BadRequest, RequestArgs
 from domino_client.request import build_request
 from domino_serve.v1.sampling_pb2 import Sampling

@@ -2,6 +2,7 @@
 
 import argparse
 
+from domino_cli.argument_types import candidates, chance, positive
 from domino_cli.errors import UsageError
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET, resolve_model
 from domino_cli.progress import say
@@ -42,6 +43,7 @@ DTYPES |= {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
+    """None stands for what is not given, so that each default is the services' own."""
     group = parser.add_argument_group("services")
     group.add_argument(
         "--target",
@@ -103,7 +105,6 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
         help="candidate tokens of Domino's correction; 0 for the full vocabulary, certified for "
         "the same proposals from fewer bytes on a GPU (default: 0)",
     )
-
     group.add_argument(
         "--tp",
         type=positive,
@@ -118,11 +119,10 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--confidence-threshold",
-        type=float,
+        type=chance,
         metavar="P",
-        help="on a CPU: as of the draft service: a Domino block ends where the draft's own chance "
-        "for it falls below P, never with 0 "
-        f"(default: {CONFIDENCE_THRESHOLD}; 0 where a --width is given)",
+        help="on a CPU: a Domino block ends where the draft's own chance for it falls below P; 0: "
+        f"never (default: {CONFIDENCE_THRESHOLD}; 0 where a --width is given)",
     )
     group.add_argument(
         "--deterministic",
@@ -141,37 +141,6 @@ def add_sampling_argument(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="a request's unset sampling fields are those of the target's generation_config.json",
     )
-
-
-def positive(text: str) -> int:
-    """argparse type: an integer of at least 1."""
-    return _integer(text, 1)
-
-
-def not_negative(text: str) -> int:
-    """argparse type: an integer of at least 0."""
-    return _integer(text, 0)
-
-
-def candidates(text: str) -> int | str:
-    return text if text == "certified" else not_negative(text)
-
-
-def _integer(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}")
-    return value
-
-
-def port(text: str) -> int:
-    """argparse type: a TCP port, 0 for a free one."""
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
-    return int(text)
 
 
 def stack_config(args: argparse.Namespace, *, show_logs: bool) -> StackConfig:

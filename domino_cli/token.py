@@ -6,9 +6,9 @@ import re
 import secrets
 from datetime import UTC, datetime, timedelta
 
+from domino_cli.argument_types import positive
 from domino_cli.errors import UsageError
 from domino_cli.progress import say
-from domino_cli.stack_arguments import positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

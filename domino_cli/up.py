@@ -4,13 +4,13 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from domino_cli.argument_types import port
 from domino_cli.progress import say
 from domino_cli.stack import Stack
 from domino_cli.stack_arguments import (
     MODES,
     add_sampling_argument,
     add_stack_arguments,
-    port,
     stack_config,
 )
 

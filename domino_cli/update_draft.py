@@ -7,13 +7,19 @@ from pathlib import Path
 import grpc
 
 from domino_cli.access_arguments import add_tls_arguments, address, tls_of
+from domino_cli.argument_types import positive
 from domino_cli.errors import CommandError
-from domino_cli.stack_arguments import positive
 from serving.errors import PeerUnavailable, from_rpc_error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--draft-address", type=address, required=True, metavar="HOST:PORT")
+    parser.add_argument(
+        "--draft-address",
+        type=address,
+        required=True,
+        metavar="HOST:PORT",
+        help="the running draft service",
+    )
     parser.add_argument(
         "--draft",
         type=Path,
@@ -21,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="checkpoint of the loaded draft's shape, on the draft service's machine",
     )
-    parser.add_argument("--timeout", type=positive, default=600, metavar="S")
+    parser.add_argument(
+        "--timeout", type=positive, default=600, metavar="S", help="seconds to wait (%(default)s)"
+    )
     add_tls_arguments(parser)
 
 

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from domino_cli.argument_types import positive
 from domino_cli.errors import CommandError
 from domino_cli.progress import say
-from domino_cli.stack_arguments import MODES, positive
+from domino_cli.stack_arguments import MODES
 from domino_client import ServingError
 from loadtest.arguments import add_prompt_arguments, folder, load_prompts, model_info, names, rate
 from loadtest.console import block

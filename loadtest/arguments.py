@@ -5,8 +5,8 @@ import math
 import os
 from pathlib import Path
 
+from domino_cli.argument_types import positive
 from domino_cli.errors import UsageError
-from domino_cli.stack_arguments import positive
 from domino_client import Client, ModelInfo, ServingError
 from loadtest.prompts import (
     NAMES,

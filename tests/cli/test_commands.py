@@ -92,6 +92,7 @@ def test_help_explains_every_command_without_torch() -> None:
             "--domino-candidates 0 needs a draft: give --draft",
         ),
         (["up", "--domino-candidates", "-1"], "'-1' is not an integer of at least 0"),
+        (["up", "--confidence-threshold", "1"], "'1' is not a number from 0 to below 1"),
         (["models", "pull", "gpt-9"], "unknown name 'gpt-9'"),
         (["inspect", "nowhere"], "'nowhere' is neither a folder"),
         (["fly"], "'fly'"),

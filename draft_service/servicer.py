@@ -23,6 +23,7 @@ from draft_service.update import projection_parts, read_update, swap
 from serving.compute_thread import Runs
 from serving.contract import SILENT_S
 from serving.errors import Draining, ServingError
+from serving.garbage import settle
 from serving.guard import guard
 from serving.transport.frames import Frames, FramesEnded
 from serving.transport.receiver import Receiver
@@ -164,6 +165,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             if changed:
                 self._loaded = swap(self._loaded, weights)
                 self.end_streams()
+                settle()
                 log.info("draft %s replaces %s", weights.checkpoint.name, before.name)
             hello = self._loaded.hello
             return draft_pb2.UpdateDraftWeightsResponse(

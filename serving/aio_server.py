@@ -8,6 +8,7 @@ from contextlib import suppress
 import grpc
 
 from serving.channel import SERVER_OPTIONS
+from serving.garbage import settle
 from serving.malformed import AioRefuseMalformed
 from serving.metrics import READY
 from serving.metrics_page import MetricsPage
@@ -63,6 +64,7 @@ class AioServer:
         """Tells everybody; from here on a signal drains."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._signals.put_nowait, number)
+        settle()
         await self._set_ready(True)
         announce(self._service, self.address)
 

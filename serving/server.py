@@ -12,6 +12,7 @@ from typing import Final
 import grpc
 
 from serving.channel import SERVER_OPTIONS
+from serving.garbage import settle
 from serving.malformed import RefuseMalformed
 from serving.metrics import READY
 from serving.metrics_page import MetricsPage
@@ -74,6 +75,7 @@ class Server:
         """Tells everybody; from here on a signal drains. Main thread only."""
         for number in _SIGNALS:
             signal.signal(number, lambda *_: self._ends.put(0))
+        settle()
         self._set_ready(True)
         announce(self._service, self.address)
 

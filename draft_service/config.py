@@ -28,8 +28,6 @@ class DraftServiceConfig(ServiceOptions):
         help="hashes of drafts of the same shape that this one comes after, with commas between: "
         "verify services that were started with one of them take it",
     )
-    host: str = field("127.0.0.1", help="address to listen on")
-    port: int = field(0, help="port to listen on; 0 takes a free one")
     device: str = field("cpu", help="torch device, such as cpu or cuda:0")
     dtype: Literal["float32", "bfloat16", "float16"] = field("float32", help="computation dtype")
     data_plane: str = field(
@@ -86,8 +84,6 @@ class DraftServiceConfig(ServiceOptions):
     def __post_init__(self) -> None:
         ServiceOptions.__post_init__(self)
         check_name(self.data_plane)
-        if not 0 <= self.port <= 65535:
-            raise OptionError("port", self.port, "must be in 0..65535")
         for name in ("max_sessions", "kv_tokens", "page_size", "max_rows"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")

@@ -34,8 +34,6 @@ class RouterConfig(ServiceOptions):
     mode: ModeName | None = field(
         None, help="mode of requests that name none (default: the strongest one available)"
     )
-    host: str = field("127.0.0.1", help="address to listen on")
-    port: int = field(0, help="TCP port to listen on; 0 takes a free one")
     max_requests: int = field(256, help="running requests; more are refused with CAPACITY")
     max_prompt_bytes: int = field(1 << 20, help="bytes of UTF-8 in a text or chat prompt")
     default_max_tokens: int = field(256, help="max_tokens of requests that name none")
@@ -66,8 +64,6 @@ class RouterConfig(ServiceOptions):
 
     def __post_init__(self) -> None:
         ServiceOptions.__post_init__(self)
-        if not 0 <= self.port <= 65535:
-            raise OptionError("port", self.port, "must be in 0..65535")
         for name in ("max_requests", "max_prompt_bytes", "default_max_tokens"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")

@@ -15,6 +15,8 @@ from serving.transport.unix_socket import path_of
 class ServiceOptions:
     """A subclass's __post_init__ begins with `ServiceOptions.__post_init__(self)`."""
 
+    host: str = field("127.0.0.1", help="address to listen on")
+    port: int = field(0, help="TCP port to listen on; 0 takes a free one")
     listen: str | None = field(
         None, help="Unix socket to listen on in place of --host and --port, as unix:/path"
     )
@@ -46,8 +48,9 @@ class ServiceOptions:
     def __post_init__(self) -> None:
         if self.listen is not None:
             path_of(self.listen)
-        if not 0 <= self.metrics_port <= 65535:
-            raise OptionError("metrics_port", self.metrics_port, "must be in 0..65535")
+        for name in ("port", "metrics_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise OptionError(name, getattr(self, name), "must be in 0..65535")
         for name in ("tls_key", "tls_ca", "tls_server_name"):
             if getattr(self, name) and not self.tls_cert:
                 raise OptionError(name, str(getattr(self, name)), "needs --tls-cert and --tls-key")

@@ -23,8 +23,6 @@ class VerifyConfig(ServiceOptions):
         None, help="hash the target must have, as `domino-serve inspect` shows it"
     )
     draft_sha256: str | None = field(None, help="hash the draft must have")
-    host: str = field("127.0.0.1", help="address to listen on")
-    port: int = field(0, help="port to listen on; 0 takes a free one")
     device: str = field("cpu", help="torch device, such as cpu or cuda:0")
     dtype: Literal["float32", "bfloat16", "float16"] = field("float32", help="computation dtype")
     data_plane: str = field(
@@ -103,8 +101,6 @@ class VerifyConfig(ServiceOptions):
     def __post_init__(self) -> None:
         ServiceOptions.__post_init__(self)
         check_name(self.data_plane)
-        if not 0 <= self.port <= 65535:
-            raise OptionError("port", self.port, "must be in 0..65535")
         if self.kv_tokens < (0 if self.device.startswith("cuda") else 1):
             raise OptionError("kv_tokens", self.kv_tokens, "must be at least 1, or 0 on a GPU")
         for name in ("max_sequences", "page_size", "prefill_tokens"):

@@ -75,8 +75,11 @@ def main(argv: list[str] | None = None) -> int:
     needs = set(options.needs.split(","))
     if unknown := needs - set(NEEDS):
         parser.error(f"--needs {', '.join(sorted(unknown))}: known are {', '.join(NEEDS)}")
+    folders = fixture_folders(options.folders)
+    if not folders:
+        parser.error(f"no recordings in {', '.join(map(str, options.folders))}: try tests/golden")
     verdicts: list[dict[str, Any]] = []
-    for folder in fixture_folders(options.folders):
+    for folder in folders:
         verdicts += run_folder(folder, needs) or []
     for verdict in verdicts:
         print(json.dumps(verdict))

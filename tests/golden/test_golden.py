@@ -35,3 +35,13 @@ def test_the_tool_fails_when_a_tensor_differs(
     save_file(expected, file)
     assert main([str(tmp_path)]) == 1
     assert capsys.readouterr().out.endswith("compared 10 of 10 required\n")
+
+
+def test_a_folder_without_recordings_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prevents a wrong path that reads like nothing to compare."""
+    with pytest.raises(SystemExit) as end:
+        main([str(tmp_path / "nowhere")])
+    assert end.value.code == 2
+    assert f"no recordings in {tmp_path}/nowhere" in capsys.readouterr().err

@@ -19,6 +19,9 @@ class StepHealth:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._began: dict[int, float] = {}  # by thread
+        # Kept, since its frames hold memory that a broken device's driver does not take back: the
+        # process would abort instead of ending.
+        self.broken_by: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
 
     @property
@@ -37,6 +40,7 @@ class StepHealth:
             raise
         except Exception as error:
             if isinstance(error, AssertionError) or not works(self._device):
+                self.broken_by = error
                 self.on_failure()
             raise
         finally:

@@ -53,20 +53,23 @@ def _apart(executor: Executor, work: Seq[Work], error: Exception) -> list[Chosen
     if not executor.can_run_anew or not work:
         raise error
     log.error("a pass over %d requests failed, parts of it are tried", len(work), exc_info=error)
-    found = _by_halves(executor, work)
+    errors = [error]  # as the engine's `broken_by` where the probe raises
+    found = _by_halves(executor, work, errors)
     if all(chosen is RAISED for chosen in found):
         executor.run([_probe(work[0])])
     return found
 
 
-def _by_halves(executor: Executor, work: Seq[Work]) -> list[Chosen]:
+def _by_halves(executor: Executor, work: Seq[Work], errors: list[Exception]) -> list[Chosen]:
     try:
         return executor.run(work)
-    except Exception:
+    except Exception as error:
+        errors.append(error)
         if len(work) == 1:
             return [RAISED]
     middle = len(work) // 2
-    return _by_halves(executor, work[:middle]) + _by_halves(executor, work[middle:])
+    halves = work[:middle], work[middle:]
+    return [chosen for half in halves for chosen in _by_halves(executor, half, errors)]
 
 
 def _probe(failed: Work) -> Work:

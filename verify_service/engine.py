@@ -67,6 +67,9 @@ class Engine:
         self._live = LiveRequests(scheduler.max_sequences + max_waiting)
         self.idle_checks = 0
         self.step_began: float | None = None  # for serving.watchdog
+        # Kept, since its frames hold memory that a broken device's driver does not take back: the
+        # process would abort instead of ending the requests.
+        self.broken_by: Exception | None = None
 
     def start(
         self,
@@ -124,7 +127,8 @@ class Engine:
                 self.step_began = time.monotonic()
                 self._step()
                 self.step_began = None
-        except Exception:
+        except Exception as error:
+            self.broken_by = error
             log.exception("the engine cannot go on; all requests end with an error")
             outcome = PeerUnavailable("verify", "its engine cannot go on")  # another one can
             self._on_failure()

@@ -1,6 +1,7 @@
 """A pass that raises for one request: that one ends, whoever ran beside it notices nothing."""
 
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,28 @@ def test_a_broken_executor_sends_its_requests_elsewhere() -> None:
         with pytest.raises(PeerUnavailable, match="its engine cannot go on"):
             answer.collect()
     running.engine.stop()
+
+
+def test_what_a_broken_pass_held_is_not_freed() -> None:
+    """CUDA's destructors abort a process whose device is broken: it ends with -6 and drains nobody."""
+    running, held = CountingEngine(), list[weakref.ref[object]]()
+
+    def fail(work: Sequence[Work]) -> None:
+        buffer = Buffer()
+        held.append(weakref.ref(buffer))
+        raise RuntimeError("the device is gone")
+
+    running.executor.watch = fail
+    running.engine.start()
+    for answer in [running.submit([first], 9) for first in (10, 20, 30)]:
+        with pytest.raises(PeerUnavailable, match="its engine cannot go on"):
+            answer.collect()
+    running.engine.stop()
+    assert len(held) > 2 and all(buffer() for buffer in held)
+
+
+class Buffer:
+    """In a pass' local variable, as pinned memory is."""
 
 
 def test_ranks_are_not_asked_to_run_half_a_pass_again() -> None:

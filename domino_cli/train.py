@@ -56,6 +56,8 @@ def execute(args: argparse.Namespace) -> int:
             raise UsageError(f"{args.config} needs the folder of one run, got {args.overrides}")
         return OF_A_RUN[args.config](Path(args.overrides[0]))
     if args.config == SMOKE:
+        if args.overrides:
+            raise UsageError(f"{SMOKE} takes no settings, got {args.overrides}")
         from training.smoke import smoke
 
         return 0 if smoke(print) else 1

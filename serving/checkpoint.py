@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,5 +171,6 @@ def _save(store: Path, known: dict[str, str]) -> None:
         store.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(known, indent=1))
         temporary.replace(store)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # a read-only home only costs hashing again
+    except OSError:  # a read-only home only costs hashing again
+        with suppress(OSError):
+            temporary.unlink()

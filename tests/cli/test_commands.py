@@ -95,6 +95,8 @@ def test_help_explains_every_command_without_torch() -> None:
         (["up", "--confidence-threshold", "1"], "'1' is not a number from 0 to below 1"),
         (["models", "pull", "gpt-9"], "unknown name 'gpt-9'"),
         (["inspect", "nowhere"], "'nowhere' is neither a folder"),
+        (["token", "a", "--days", "9999999"], "--days 9999999: ends behind the year 9999"),
+        (["train", "smoke", "lr=1"], "smoke takes no settings"),
         (["fly"], "'fly'"),
     ],
 )

@@ -102,6 +102,18 @@ def test_two_pulls_at_once_convert_once(wheel: Path) -> None:
     assert sum("converting" in line for line in lines) == 1
 
 
+def test_a_cache_that_cannot_be_written_is_one_line(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prevents a traceback as the first thing that `make demo` shows under a read-only home."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DOMINO_SERVE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(
+        CommandError, match=r"tiny: .*Not a directory.*; name .*\$DOMINO_SERVE_CACHE"
+    ):
+        pull(NAME)
+
+
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     """Prevents a traceback for a typing error."""
     with pytest.raises(UsageError, match=r"'smollm3'.*smollm2-135m-instruct"):

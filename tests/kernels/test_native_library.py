@@ -49,6 +49,16 @@ def test_a_failing_compiler_is_quoted(
     assert not list(tmp_path.rglob("*.so"))
 
 
+def test_a_cache_that_cannot_be_written_costs_speed_only(
+    fresh: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A container's read-only home must not end the service with a traceback."""
+    (tmp_path / "file").touch()
+    fresh.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert built.library() is None
+    assert "Not a directory" in caplog.text and "$XDG_CACHE_HOME" in caplog.text
+
+
 def test_the_switch_turns_them_off(
     fresh: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -70,3 +70,13 @@ def test_the_tokenizer_is_known_by_its_content(tmp_path: Path) -> None:
     assert (NOT_COMPARED, tokenizer_hash(tmp_path)) == (("name", "tokenizer_hash"), "")
     (tmp_path / "tokenizer.json").write_text("{}")
     assert tokenizer_hash(tmp_path) == hashlib.sha256(b"{}").hexdigest()
+
+
+def test_a_cache_that_cannot_be_written_costs_hashing_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prevents a service that does not start where the cache's place is no folder."""
+    expected = target().content_hash
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DOMINO_SERVE_CACHE", str(tmp_path / "file"))
+    assert target().content_hash == expected

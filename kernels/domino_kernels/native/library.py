@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 # defaults differ.
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 SWITCH = "DOMINO_NATIVE"
+_SLOWER = "CPU kernels: torch's, which are several times slower: %s"
 
 
 class NoCompiler(Exception):
@@ -40,8 +41,10 @@ def library() -> ctypes.CDLL | None:
     try:
         return _load()
     except NoCompiler as reason:
-        log.warning("CPU kernels: torch's, which are several times slower: %s", reason)
-        return None
+        log.warning(_SLOWER, reason)
+    except OSError as error:  # nothing can be written there, or nothing may run from there
+        log.warning(_SLOWER, f"{error}; name another folder in $XDG_CACHE_HOME")
+    return None
 
 
 def has_int8() -> bool:

@@ -68,7 +68,6 @@ class Visibility:
 
 
 causal = Visibility(causal=True)
-block_bidirectional = Visibility(causal=False)
 
 
 class Batch:

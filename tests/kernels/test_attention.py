@@ -13,7 +13,6 @@ from domino_kernels.attention import (
     PagedAttention,
     Span,
     Visibility,
-    block_bidirectional,
     causal,
 )
 from domino_kernels.paged_kv import PagedKV
@@ -62,7 +61,7 @@ def dense(kv: PagedKV, span: Span, q: Tensor, visible: Visibility) -> Tensor:
 
 RULES = {
     "causal": causal,
-    "block": block_bidirectional,
+    "block": Visibility(causal=False),
     "sliding": Visibility(causal=True, window=11),
 }
 

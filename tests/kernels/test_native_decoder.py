@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from domino_kernels.attention import Batch, Span, Visibility, block_bidirectional, causal
+from domino_kernels.attention import Batch, Span, Visibility, causal
 from domino_kernels.decoder import LayerShape, Read
 from domino_kernels.native.library import library
 from domino_kernels.paged_kv import PagedKV
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler")
 CPU, PAGE, PAGES, POSITIONS = torch.device("cpu"), 8, 40, 200
 RULES = {
     "causal": causal,
-    "block": block_bidirectional,
+    "block": Visibility(causal=False),
     "sliding": Visibility(causal=True, window=11),
     "sliding block": Visibility(causal=False, window=5, window_moves=False),
 }

@@ -54,6 +54,7 @@ class TableWidth:
         self._mode = self._drafted = self._running = self._context = self._chosen_for = 0
         self._steps = self._plain_steps = self._probing = 0
         self._ran_halves = False  # the step that is observed next
+        self._width = 0  # of the step observed last
         self._probe_after = FIRST_PROBE
 
     def draft_tokens(self, sequences: Seq[Sequence]) -> int:
@@ -84,12 +85,15 @@ class TableWidth:
             return
         width = -(-step.positions // step.sequences)
         choice = width - 1, self._ran_halves
+        goes_on, self._width = width == self._width, width
         context = self._context * step.sequences // max(self._running, 1)
         known = self._table.seconds(step.sequences, width, context)
         own = (step.plan_ns + step.verify_ns + step.commit_ns) / 1e9
         waited = (step.send_ns + step.wait_ns) / 1e9
         own += waited if self._ran_halves else 0.0
-        if own < OUTLIER * known + self._beside[choice]:
+        # The first of a width did not start early; a burst's first step, which is plain, opens
+        # its sessions too.
+        if goes_on and own < OUTLIER * known + self._beside[choice]:
             self._looks[choice] += 1
             weight = max(SMOOTHING, 1 / self._looks[choice])
             self._beside[choice] += weight * (own - known - self._beside[choice])

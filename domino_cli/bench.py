@@ -3,7 +3,7 @@
 import argparse
 import importlib
 
-from domino_cli.errors import CommandError
+from domino_cli.errors import CommandError, told_in_a_line
 
 NAMES = ("cpu", "acceptance", "serve", "timeline", "router")
 
@@ -23,5 +23,6 @@ def run(args: argparse.Namespace) -> int:
             f"module {error.name} is missing; benchmarks run in a clone of the project, "
             "after `make setup`"
         ) from error
-    code: int = program.main(args.arguments)
+    with told_in_a_line():
+        code: int = program.main(args.arguments)
     return code

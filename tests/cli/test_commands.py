@@ -1,5 +1,6 @@
 """The command line as a user meets it: exit codes, one-line errors, JSON, Ctrl-C."""
 
+import errno
 import json
 import os
 import re
@@ -121,6 +122,19 @@ def test_a_router_that_is_not_up_is_one_line_and_code_1() -> None:
     line = error_line(result)
     assert "127.0.0.1:1" in line and "`domino-serve up`" in line
     assert result.returncode == 1
+
+
+def test_a_benchmark_without_room_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prevents a traceback where data sets are fetched or figures are written."""
+
+    def full(argv: list[str]) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", "figures.json")
+
+    monkeypatch.setattr("benchmarks.timeline.main", full)
+    code, line = refused(capsys, "bench", "timeline", "FILE")
+    assert "No space left on device: 'figures.json'" in line and code == 1
 
 
 def test_a_draft_service_that_is_not_up_is_one_line_and_code_1(

@@ -8,6 +8,7 @@ from verify_service.timeline import Step
 
 SMOOTHING: Final = 0.15  # weight of the newest time
 SHARED: Final = 0.1  # how much of a change is taken to hold for every count: contexts grow
+SLOWEST: Final = 1.1  # times what was expected, for what counts: other work holds up single steps
 
 
 class Curve:
@@ -30,6 +31,7 @@ class Curve:
             self._twice.add(count)
             self._seconds[place] = min(before, seconds)
             return
+        seconds = min(seconds, SLOWEST * before)
         shared = (seconds / before) ** (SHARED * SMOOTHING) if before > 0 else 1.0
         self._seconds = [known * shared for known in self._seconds]
         self._seconds[place] = before + SMOOTHING * (seconds - before)

@@ -16,6 +16,9 @@ EVERY: Final = 4  # steps between two choices
 GAIN: Final = 1.03  # by how much another width must be better to be taken
 FIRST_PROBE, LAST_PROBE = 64, 1024  # plain steps between two looks whether drafts pay again
 PROBE_STEPS: Final = 3
+# Steps without a plain one after which some are taken, to see what they cost now, where by what
+# they cost last they are at least so fast as the best choice.
+LOOK_AFTER, NEAR = 64, 0.8
 
 
 class WidthPolicy(Protocol):
@@ -63,6 +66,7 @@ class AutoWidth:
         self._current, self._drafted, self._mode = most, 0, 0  # of the last step
         self._steps = self._plain_steps = 0
         self._probing, self._probe_after = 0, FIRST_PROBE
+        self._last_plain = 0  # number of the last plain step
 
     def draft_tokens(self, sequences: Seq[Sequence]) -> int:
         drafted = [s for s in sequences if s.draft and not s.in_prefill]
@@ -79,25 +83,30 @@ class AutoWidth:
         elif self._probing:
             self._probing -= 1
         elif self._plain_steps >= self._probe_after:
-            self._current = self._best(drafted, len(sequences), self._choices[1:])
+            self._current = self._best(self._speeds(drafted, len(sequences)), self._choices[1:])
             self._plain_steps, self._probing = 0, PROBE_STEPS
             self._probe_after = min(2 * self._probe_after, LAST_PROBE)
         elif self._steps % EVERY == 0:
             self._choose(drafted, len(sequences))
-        self._plain_steps += self._current == 0
+        if not self._current:
+            self._plain_steps, self._last_plain = self._plain_steps + 1, self._steps
         return self._current
 
     def observe(self, step: Step) -> None:
         self._costs.add(step, self._mode, self._drafted, self._current)
 
     def _choose(self, drafted: Seq[Sequence], sequences: int) -> None:
-        best = self._best(drafted, sequences, self._choices)
-        if best:
+        speeds = self._speeds(drafted, sequences)
+        best = self._best(speeds, self._choices)
+        is_old = self._steps - self._last_plain >= LOOK_AFTER
+        if best and is_old and speeds[0] > NEAR * speeds[best]:
+            best = 0
+        elif best:
             self._plain_steps, self._probe_after = 0, FIRST_PROBE
         self._current = best
 
-    def _best(self, drafted: Seq[Sequence], sequences: int, choices: Seq[int]) -> int:
-        """Of `choices`, what gives the most tokens a second; the current one where it is close."""
+    def _speeds(self, drafted: Seq[Sequence], sequences: int) -> dict[int, float]:
+        """Tokens a second that each choice should give."""
         expected = self._acceptance.expected(drafted)
         plain = sequences - len(drafted)
 
@@ -106,6 +115,10 @@ class AutoWidth:
             seconds = self._costs.expected(self._mode, plain, len(drafted), choice)
             return tokens / max(seconds, 1e-9)
 
-        best = max(choices, key=speed)
-        stays = self._current in choices and speed(best) < GAIN * speed(self._current)
+        return {choice: speed(choice) for choice in self._choices}
+
+    def _best(self, speeds: dict[int, float], choices: Seq[int]) -> int:
+        """Of `choices` the fastest; the current one where it is close."""
+        best = max(choices, key=lambda choice: speeds[choice])
+        stays = self._current in choices and speeds[best] < GAIN * speeds[self._current]
         return self._current if stays else best

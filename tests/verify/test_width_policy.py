@@ -142,6 +142,24 @@ def test_speculation_is_found_again() -> None:
     assert any(chosen[100 : 100 + 3 * FIRST_PROBE])
 
 
+def test_plain_decoding_is_found_again() -> None:
+    """Drafted steps say nothing of plain ones: what these took while the machine had other work
+    would leave drafts on for good."""
+    now = 0
+
+    def rates(number: int) -> list[float]:
+        nonlocal now
+        now = number
+        return [0.5] * MOST
+
+    def verify(rows: int) -> float:
+        return 55 if rows == 8 and now < 300 else 18 + 1.5 * rows
+
+    chosen, _ = served(rates, verify=verify, draft=lambda n: 30.0, batch=8)
+    assert chosen[100:300].count(0) < 50
+    assert chosen[500:].count(0) > 450
+
+
 def test_drafts_of_one_mode_say_nothing_of_the_costs_of_another() -> None:
     """Where DFlash and Domino take turns, one would be drafted too wide, the other too narrow."""
     costs = StepCosts()
@@ -166,6 +184,20 @@ def test_expected_tokens_follow_what_was_accepted(accepted: list[int]) -> None:
     assert expected[0] == 1
     assert expected[1] == pytest.approx(1 + (kept + 4 * 0.5) / (tried + 4))
     assert all(a <= b <= a + 1 for a, b in pairwise(expected))
+
+
+def test_a_few_disturbed_steps_do_not_change_what_a_count_costs() -> None:
+    """Plain steps that other work held up a few times looked slower than drafts, which then stayed
+    on; a machine that is slower from now on has to be seen all the same."""
+    curve = Curve()
+    for _ in range(30):
+        curve.add(8, 0.028)
+    for _ in range(6):
+        curve.add(8, 0.060)
+    assert curve(8) < 0.028 * 1.1
+    for _ in range(100):
+        curve.add(8, 0.060)
+    assert curve(8) == pytest.approx(0.060, rel=0.02)
 
 
 def test_a_curve_between_and_beyond_what_was_measured() -> None:

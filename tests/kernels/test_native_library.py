@@ -1,4 +1,4 @@
-"""Building the CPU kernels: what happens where no compiler is, or one that fails."""
+"""Building kernels: what happens where no compiler is, one that fails, or no cache to write to."""
 
 import importlib.util
 import logging
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import domino_kernels.linear
+from domino_kernels.cuda.program import keep
 from domino_kernels.linear import Linear
 from domino_kernels.native import library as built
 
@@ -83,3 +84,15 @@ def test_torch_and_native_products_agree(rows: int, monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(
         native(x, onto=start.clone()), plain(x, onto=start.clone()), atol=1e-4, rtol=1e-4
     )
+
+
+def test_a_compiled_program_needs_no_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A GPU service that does not start where its home cannot be written."""
+    taken = tmp_path / "file"
+    taken.touch()
+    keep(b"binary", taken / "cache" / "rollout.cubin")
+    assert "compiled kernels cannot be kept" in caplog.text
+    keep(b"binary", tmp_path / "cache" / "rollout.cubin")
+    assert [file.read_bytes() for file in (tmp_path / "cache").iterdir()] == [b"binary"]

@@ -5,6 +5,7 @@ Source and definitions in, a kernel out that takes one struct of parameters.
 
 import ctypes
 import hashlib
+import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from ..native.library import cache_dir
 
 HERE = Path(__file__).parent
 Definitions = Mapping[str, int]
+
+log = logging.getLogger(__name__)
 
 
 class CudaError(RuntimeError):
@@ -88,11 +91,19 @@ def compiled(name: str, definitions: tuple[tuple[str, int], ...], architecture: 
     if file.exists():
         return file.read_bytes()
     binary = _compile(name, text, options)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as built:
-        built.write(binary)
-    Path(built.name).replace(file)  # several processes may do this at the same time
+    keep(binary, file)
     return binary
+
+
+def keep(binary: bytes, file: Path) -> None:
+    """For the next start; where nothing can be written that one compiles again."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as built:
+            built.write(binary)
+        Path(built.name).replace(file)  # several processes may do this at the same time
+    except OSError as error:
+        log.warning("compiled kernels cannot be kept: %s", error)
 
 
 def _compile(name: str, text: str, options: list[str]) -> bytes:

@@ -1,4 +1,4 @@
-"""One target pass: work in, the target's choices out; keeps KV, and taps for rows, in pages."""
+"""One target pass: work in, the target's choices out; keeps KV and projected rows in pages."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 
 class Executor:
-    """Owns the target's KV pages and, beside them, the tapped layers' outputs by position: rows are
-    projected when a draft is sent them, many at once after plain steps.
+    """Owns the target's KV pages and, beside them, one projected row per position.
 
     num_graph, num_eager: items of work run since the start by a graph, and by single launches.
     can_run_anew: a pass that raised, or a part of it. tell: gets what is launched, the step
@@ -46,8 +45,8 @@ class Executor:
         self._projections = {0: projection} if projection else {}
         self._kv = target.new_kv(pages, page_size)
         if projection:
-            shape = (pages, page_size, projection.num_taps * target.config.hidden_size)
-            self._taps = torch.empty(shape, dtype=target.dtype, device=target.device)
+            shape = (pages, page_size, target.config.hidden_size)
+            self._rows = torch.zeros(shape, dtype=target.dtype, device=target.device)
 
     def costs(self) -> StepTable | None:
         """What steps cost, where that is known before any has run; only while no page is in use."""
@@ -72,7 +71,7 @@ class Executor:
         ids = torch.tensor([i for w in work for i in w.ids], device=device)
         x, taps = self._target.forward(ids, batch, self._kv)
         if self._projection:
-            self._taps[batch.pages, batch.offsets] = torch.cat(taps, dim=-1)
+            self._rows[batch.pages, batch.offsets] = self._projection(taps)
         chosen = [
             row
             for w, rows in zip(work, batch.rows, strict=True)
@@ -112,7 +111,6 @@ class Executor:
         self._kv.k[:, pages] = 0
         self._kv.v[:, pages] = 0
 
-    @torch.inference_mode()
     def rows(self, spans: Seq[RowSpan]) -> Tensor:
         """Projected rows of all spans one after another: [n, hidden]."""
-        return self.project([rows_at(self._taps.flatten(0, 1), spans, self._page_size)])
+        return rows_at(self._rows.flatten(0, 1), spans, self._page_size)

@@ -24,7 +24,7 @@ class FeatureProjection:
         device: torch.device,
     ) -> None:
         hidden, taps = config.hidden_size, len(config.target_layer_ids)
-        self.num_taps, self._eps = taps, config.rms_norm_eps
+        self._eps = config.rms_norm_eps
         self._set(
             checkpoint.tensor("fc.weight", (hidden, taps * hidden), dtype).to(device),
             checkpoint.tensor("hidden_norm.weight", (hidden,), dtype).to(device),

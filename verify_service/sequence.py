@@ -59,6 +59,11 @@ class Request:
         """What the engine runs."""
         return Sequence(self)
 
+    @property
+    def is_plain_for_good(self) -> bool:
+        """Whether no draft will ever want its rows."""
+        return self.draft is None and self.wish is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:

@@ -46,6 +46,7 @@ class InProcess:
     ) -> "queue.SimpleQueue[Event]":
         """Starts a request; its events arrive in the queue. `plan` names another draft link."""
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        plan = plan or self._plan(mode, len(prompt_ids) + max_tokens, draft_tokens)
         self.engine.submit(
             Request(
                 request_id=f"local-{next(self._names)}",
@@ -53,7 +54,8 @@ class InProcess:
                 max_tokens=max_tokens,
                 stop_ids=frozenset(stop_ids),
                 emit=events.put,
-                draft=plan or self._plan(mode, len(prompt_ids) + max_tokens, draft_tokens),
+                draft=plan,
+                keeps_rows=plan is not None,
                 sampling=sampling,
                 min_tokens=min_tokens,
             )

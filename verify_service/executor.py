@@ -70,7 +70,7 @@ class Executor:
         batch = Batch(spans, self._page_size, device)
         ids = torch.tensor([i for w in work for i in w.ids], device=device)
         x, taps = self._target.forward(ids, batch, self._kv)
-        if self._projection and not all(w.sequence.request.is_plain_for_good for w in work):
+        if self._projection and any(w.sequence.request.keeps_rows for w in work):
             self._rows[batch.pages, batch.offsets] = self._projection(taps)
         chosen = [
             row

@@ -84,6 +84,7 @@ def score_request(request: verify_pb2.ScoreRequest, emit: Callable[[Event], None
         max_tokens=0,
         stop_ids=frozenset(),
         emit=emit,
+        keeps_rows=False,
     )
 
 

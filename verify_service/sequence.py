@@ -41,7 +41,10 @@ class DraftPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A validated request; `emit` is called from the engine's thread."""
+    """A validated request; `emit` is called from the engine's thread.
+
+    keeps_rows: a draft may want its rows, now or later.
+    """
 
     request_id: str
     prompt_ids: list[int]
@@ -53,16 +56,12 @@ class Request:
     sampling: SamplingParams | None = None  # None: greedy
     min_tokens: int = 0
     chunk_stats: bool = False
+    keeps_rows: bool = True
     traceparent: str = ""  # of the span that a draft's is part of
 
     def start(self) -> "Sequence":
         """What the engine runs."""
         return Sequence(self)
-
-    @property
-    def is_plain_for_good(self) -> bool:
-        """Whether no draft will ever want its rows."""
-        return self.draft is None and self.wish is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

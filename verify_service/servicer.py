@@ -68,6 +68,7 @@ class VerifyServicer(verify_pb2_grpc.VerifyServiceServicer):
                     emit=events.put,
                     draft=self._plan(request, wish) if wish else None,
                     wish=wish,
+                    keeps_rows=wish is not None,
                     sampling=sampling_params(request.sampling),
                     min_tokens=request.min_tokens,
                     chunk_stats=request.chunk_stats,

@@ -31,9 +31,10 @@ class Curve:
             self._twice.add(count)
             self._seconds[place] = min(before, seconds)
             return
-        seconds = min(seconds, SLOWEST * before)
-        shared = (seconds / before) ** (SHARED * SMOOTHING) if before > 0 else 1.0
-        self._seconds = [known * shared for known in self._seconds]
+        if before > 0:
+            seconds = min(seconds, SLOWEST * before)
+            shared = (seconds / before) ** (SHARED * SMOOTHING)
+            self._seconds = [known * shared for known in self._seconds]
         self._seconds[place] = before + SMOOTHING * (seconds - before)
 
     def __call__(self, count: int) -> float:

@@ -17,7 +17,7 @@ GAIN: Final = 1.03  # by how much another width must be better to be taken
 FIRST_PROBE, LAST_PROBE = 64, 1024  # plain steps between two looks whether drafts pay again
 PROBE_STEPS: Final = 3
 # Steps without a plain one after which some are taken, to see what they cost now, where by what
-# they cost last they are at least so fast as the best choice.
+# they cost last they give at least this share of the best choice's speed.
 LOOK_AFTER, NEAR = 64, 0.8
 
 

@@ -186,6 +186,14 @@ def test_expected_tokens_follow_what_was_accepted(accepted: list[int]) -> None:
     assert all(a <= b <= a + 1 for a, b in pairwise(expected))
 
 
+def test_what_cost_nothing_at_first_is_learnt() -> None:
+    """A draft whose first answers held no proposals would look free for ever."""
+    curve = Curve()
+    for seconds in (0.0, 0.0, *[0.030] * 200):
+        curve.add(8, seconds)
+    assert curve(8) == pytest.approx(0.030, rel=0.02)
+
+
 def test_a_few_disturbed_steps_do_not_change_what_a_count_costs() -> None:
     """Plain steps that other work held up a few times looked slower than drafts, which then stayed
     on; a machine that is slower from now on has to be seen all the same."""

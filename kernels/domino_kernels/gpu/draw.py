@@ -171,8 +171,8 @@ def _draw_kernel(logits, keys, counts, positions, knobs, seeds, sums, meets, row
                  T: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     part, row, sequence = tl.program_id(0), tl.program_id(1), tl.arange(0, BATCH)
     after_previous(PDL)
-    heats = tl.load(knobs + sequence * 5, sequence < rows // width, 0.0)
-    while (tl.max(heats, axis=0) > 0.0) & (row < rows):
+    hottest = tl.max(tl.load(knobs + sequence * 5, sequence < rows // width, 0.0), axis=0)
+    while (hottest > 0.0) & (row < rows):
         at = row // width
         heat, used = tl.load(knobs + at * 5), tl.load(counts + at)
         if (heat > 0.0) & (row % width < used):

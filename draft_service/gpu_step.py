@@ -15,7 +15,7 @@ from draft_service.executor import Part
 from draft_service.gpu_model import GpuDraft
 from draft_service.gpu_rows import Bucket
 
-BATCHES = (1, 2, 4, 8, 16, 32, 64)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 COUNTS = (3, 7, 15)  # proposals: widths 4, 8 and 16
 
 log = logging.getLogger(__name__)

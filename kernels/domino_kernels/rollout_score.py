@@ -33,7 +33,7 @@ def _score_kernel(state, w2, base, keys, batch, state_width, base_width, first, 
                   E: tl.constexpr, N: tl.constexpr, EP: tl.constexpr, T: tl.constexpr,
                   PROGRAMS: tl.constexpr, BACKWARD: tl.constexpr, STAGES: tl.constexpr,
                   PDL: tl.constexpr):  # fmt: skip
-    request, e = tl.arange(0, N), tl.arange(0, EP)
+    request, e = tl.program_id(1) * N + tl.arange(0, N), tl.arange(0, EP)
     live, rows = (request < batch)[:, None], base + request[:, None] * base_width
     TILES: tl.constexpr = (V + T - 1) // T
     # base logits are older than the kernel before; those of a turn are read during the one before
@@ -121,10 +121,11 @@ def score_all(
     alternate meet the rows of W2 that the step before left in the L2 cache.
     """
     batch, (vocab, bottleneck) = len(base), w2.shape
-    requests = padded_batch(batch)
+    # more float32 rows than 64 would not fit in shared memory
+    requests = min(padded_batch(batch), 128 if w2.element_size() == 2 else 64)
     tile, stages, warps, each = tiling(requests, w2.element_size())
     programs: int = min(triton.cdiv(vocab, tile), each * processors(base))
-    _score_kernel[(programs,)](
+    _score_kernel[programs, triton.cdiv(batch, requests)](
         state, w2, base, keys, batch, state.stride(0), base.stride(0), first, V=vocab, E=bottleneck,
         N=requests, EP=max(16, triton.next_power_of_2(bottleneck)), T=tile, PROGRAMS=programs,
         BACKWARD=backward, STAGES=stages, **launch_options(base, warps=warps),

@@ -136,7 +136,7 @@ def _input_kernel(token, embedding, w_ih, out, batch, H: tl.constexpr, G: tl.con
                   PDL: tl.constexpr):  # fmt: skip
     after_previous(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    request = tl.arange(0, N)
+    request = tl.program_id(1) * N + tl.arange(0, N)
     live = request < batch
     row_of = tl.load(token + request, live, 0).to(tl.int64)
     acc = tl.zeros((N, ROWS), tl.float32)
@@ -227,9 +227,10 @@ class GruSteps:
             keys, self._token, batch, parts, PARTS=triton.next_power_of_2(parts),
             **launch_options(self.stacked, early=early),
         )  # fmt: skip
-        _input_kernel[(triton.cdiv(3 * self._gru, ROWS),)](
+        requests = min(padded_batch(batch), 64)
+        _input_kernel[triton.cdiv(3 * self._gru, ROWS), triton.cdiv(batch, requests)](
             self._token, self._embedding, self._weights.w_ih, self._inputs, batch, H=hidden,
-            G=self._gru, N=padded_batch(batch), ROWS=ROWS,
+            G=self._gru, N=requests, ROWS=ROWS,
             K=min(256, max(16, triton.next_power_of_2(hidden))), **launch_options(self.stacked),
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from tests.kernels.recorded_head import recorded_head
 INTERPRETED = """
 import sys
 import torch
-from tests.kernels.recorded_head import recorded_head
+from tests.kernels.recorded_head import recorded_head, tied
 from domino_kernels.rollout import DominoRollout
 
 weights, lm_head, embedding, hidden, current, expected = recorded_head()
@@ -26,11 +26,14 @@ for mode, pool in ((0, 0), ("certified", 0), (5, 5), (64, 64), (257, 257)):
         wanted = expected[f"sglang.pool{pool}"]
         assert torch.equal(run.run(hidden, current), wanted), (mode, table)
         assert torch.equal(run.run(hidden[1:2], current[1:2]), wanted[1:2]), (mode, table, "B1")
+many = 22  # more requests than one tile holds
+for table in (True, False):
+    run = DominoRollout(weights, lm_head, embedding, 0, 3 * many, proposals=7, input_table=table)
+    found = run.run(hidden.repeat(many, 1, 1), current.repeat(many))
+    assert torch.equal(found, expected["sglang.pool0"].repeat(many, 1)), (table, "B66")
 same = torch.zeros_like(lm_head)
-w2 = weights.w2[:1].expand_as(weights.w2).contiguous()
-tied = type(weights)(w_ih=weights.w_ih, w_hh=weights.w_hh, w1=weights.w1, w2=w2)
 for mode in (0, "certified", 64):
-    ids = DominoRollout(tied, same, embedding, mode, 3, proposals=7).run(hidden, current)
+    ids = DominoRollout(tied(weights), same, embedding, mode, 3, proposals=7).run(hidden, current)
     assert mode == 64 or not ids.any(), (mode, ids)
 print("done")
 """

@@ -11,7 +11,7 @@ from domino_kernels.rollout import Mode
 from domino_kernels.rollout_shard import VocabShard
 from domino_kernels.rollout_tp import TpRollout, Way
 from domino_kernels.rollout_weights import DominoWeights
-from tests.kernels.recorded_head import recorded_head
+from tests.kernels.recorded_head import recorded_head, tied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +53,11 @@ def main(rank: int, store: str, out: str) -> None:
     case = Case(
         weights=weights, lm_head=lm_head, embedding=embedding, hidden=hidden, current=current
     )
-    same = replace(weights, w2=weights.w2[:1].expand_as(weights.w2).contiguous())
-    tied = replace(case, weights=same, lm_head=torch.zeros_like(lm_head))
+    alike = replace(case, weights=tied(weights), lm_head=torch.zeros_like(lm_head))
     found: dict[str, Tensor] = {}
     modes: tuple[Mode, ...] = (0, "certified")
     for mode in modes:
         found[f"uneven.{mode}"] = propose(case, group, None, mode, "sharded")
         found[f"padded.{mode}"] = propose(case, group, 160, mode, "sharded")
-        found[f"tied.{mode}"] = propose(tied, group, None, mode, "sharded")
+        found[f"tied.{mode}"] = propose(alike, group, None, mode, "sharded")
     save_file(found, f"{out}.{rank}")

@@ -62,10 +62,11 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--data-plane",
-        choices=("auto", "inline", "shm", "cuda-ipc", IN_PROCESS),
-        help="how rows go from verify to draft: in shared or GPU memory, in messages, or with both "
-        f"in one process (default: {IN_PROCESS} where one GPU has both models, which two processes "
-        "would share by time slices; else auto, the fastest of the first three)",
+        choices=("auto", "inline", "shm", "cuda-ipc", "nccl", IN_PROCESS),
+        help="how rows go from verify to draft: in shared or GPU memory, in messages, from GPU to "
+        f"GPU by NCCL, or with both in one process (default: {IN_PROCESS} where one GPU has both "
+        "models, which two processes would share by time slices; else auto: shared memory, GPU "
+        "memory or messages)",
     )
     group.add_argument(
         "--dtype",

@@ -33,7 +33,8 @@ class DraftServiceConfig(ServiceOptions):
     data_plane: str = field(
         "auto",
         help="how rows may come from verify services: auto takes what they offer first, inline "
-        "takes them in messages only; shm and cuda-ipc take one kind of memory of this host",
+        "takes them in messages only; shm and cuda-ipc take one kind of memory of this host, nccl "
+        "what another host's GPU sends",
     )
     threads: int = field(0, help="CPU threads; 0 leaves torch's default, and is 1 beside a GPU")
     int8: bool = field(
@@ -83,7 +84,7 @@ class DraftServiceConfig(ServiceOptions):
 
     def __post_init__(self) -> None:
         ServiceOptions.__post_init__(self)
-        check_name(self.data_plane)
+        check_name(self.data_plane, encrypted=self.tls_cert is not None)
         for name in ("max_sessions", "kv_tokens", "page_size", "max_rows"):
             if getattr(self, name) < 1:
                 raise OptionError(name, getattr(self, name), "must be at least 1")

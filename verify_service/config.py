@@ -29,7 +29,8 @@ class VerifyConfig(ServiceOptions):
         "auto",
         help="how rows go to a draft service: auto takes shared memory (shm) or GPU memory "
         "(cuda-ipc) where both services are on one host, else messages (inline); one of the three "
-        "names takes that one, or inline where it cannot be had",
+        "names takes that one, or inline where it cannot be had; nccl sends them from GPU to GPU, "
+        "also to another host, unencrypted",
     )
     threads: int = field(0, help="CPU threads; 0 leaves torch's default")
     width: int = field(
@@ -100,7 +101,7 @@ class VerifyConfig(ServiceOptions):
 
     def __post_init__(self) -> None:
         ServiceOptions.__post_init__(self)
-        check_name(self.data_plane)
+        check_name(self.data_plane, encrypted=self.tls_cert is not None)
         if self.kv_tokens < (0 if self.device.startswith("cuda") else 1):
             raise OptionError("kv_tokens", self.kv_tokens, "must be at least 1, or 0 on a GPU")
         for name in ("max_sequences", "page_size", "prefill_tokens"):

@@ -74,7 +74,7 @@ def _offer(link: Exchange, sender: Sender, make: MakeMemory, timeout_s: float) -
         return f"cannot be made: {error}"
     try:
         link.send(draft_pb2.StepRequest(offer=offer), None)
-        answer = link.receive(timeout_s)
+        answer = link.receive(timeout_s + memory.join_s)
     except DraftUnavailable:
         _discard(memory)
         raise

@@ -64,7 +64,7 @@ LINK_PLANES: Final = Gauge(
     "plane",
 )
 ROWS: Final = Counter("domino_verify_rows_total", "Rows sent to drafts, by how they went", "plane")
-ROWS.show("inline", "shm", "cuda-ipc")
+ROWS.show("inline", "shm", "cuda-ipc", "nccl")
 SESSIONS: Final = Gauge("domino_verify_draft_sessions", "Running requests that are drafted for")
 
 

@@ -58,6 +58,7 @@ class OwnCuda:
 
     plane = CUDA_IPC
     early = None
+    join_s = 0.0
 
     def __init__(self, pool: CudaPool, allocation: _Allocation) -> None:
         self._pool, self._allocation = pool, allocation

@@ -2,7 +2,8 @@
 
 A verify service offers memory on its stream, the draft service answers with the nonce it finds in
 it, and from then on messages point to slots of it; inline is what is left where there is none.
-Kinds of memory: serving.transport.shm, serving.transport.cuda_ipc.
+Kinds of memory: serving.transport.shm, serving.transport.cuda_ipc; serving.transport.nccl sends
+what was put into its slots.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,20 +18,22 @@ if TYPE_CHECKING:
     from serving.transport.early import Early
 
 Plane: TypeAlias = "tensor_pb2.DataPlane.ValueType"
-PlaneName = Literal["auto", "inline", "shm", "cuda-ipc"]
+PlaneName = Literal["auto", "inline", "shm", "cuda-ipc", "nccl"]
 
 INLINE: Final = tensor_pb2.DATA_PLANE_INLINE
 SHM: Final = tensor_pb2.DATA_PLANE_SHM
 CUDA_IPC: Final = tensor_pb2.DATA_PLANE_CUDA_IPC
+NCCL: Final = tensor_pb2.DATA_PLANE_NCCL
 IN_PROCESS: Final = tensor_pb2.DATA_PLANE_IN_PROCESS
 NAMES: Final[Mapping[Plane, str]] = {
     INLINE: "inline",
     SHM: "shm",
     CUDA_IPC: "cuda-ipc",
+    NCCL: "nccl",
     IN_PROCESS: "in-process",
 }
 # Of the contract's messages, for planes that are memory.
-FIELDS: Final[Mapping[Plane, str]] = {SHM: "shm", CUDA_IPC: "cuda_ipc"}
+FIELDS: Final[Mapping[Plane, str]] = {SHM: "shm", CUDA_IPC: "cuda_ipc", NCCL: "nccl"}
 PLANES: Final[Mapping[str | None, Plane]] = {
     "inline": INLINE,
     **{field: plane for plane, field in FIELDS.items()},
@@ -49,6 +52,7 @@ class OwnMemory(Protocol):
 
     plane: Plane
     nonce: bytes
+    join_s: float  # what the draft service may take to map it, beside an answer's usual time
 
     @property
     def early(self) -> "Early | None":
@@ -100,12 +104,16 @@ NONE: Final[Mapping[Plane, MakeMemory]] = {}
 MapMemory = Callable[[draft_pb2.MemoryOffer], MappedMemory]  # and ValueError, of a bad offer
 
 
-def check_name(option: str) -> None:
-    """Raises OptionError for a plane that --data-plane cannot choose, with the reason."""
+def check_name(option: str, *, encrypted: bool = False) -> None:
+    """Raises OptionError for a plane that --data-plane cannot choose, with the reason.
+
+    encrypted: whether the service's messages are.
+    """
+    if option == "nccl" and encrypted:
+        raise OptionError("data_plane", option, "sends rows unencrypted; with TLS take inline")
     if option in get_args(PlaneName):
         return
     reasons = {
-        "nccl": "needs one co-scheduled job: take cuda-ipc on one host, inline between hosts",
         "in-process": "is for both engines in one process: `python -m domino_cli.one_process`, or "
         "`domino-serve up --data-plane in-process`",
     }

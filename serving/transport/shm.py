@@ -28,6 +28,7 @@ class OwnShm:
     """Verify's side."""
 
     plane = SHM
+    join_s = 0.0
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from domino_serve.v1.tensor_pb2 import DataPlane
 from serving.channel import channel
 from serving.option_type import OptionError
 from serving.transport import choice, shm
-from serving.transport.plane import INLINE, NAMES, SHM, MakeMemory, Plane, check_name
+from serving.transport.plane import INLINE, NAMES, NCCL, SHM, MakeMemory, Plane, check_name
 from serving.transport.segment import FOLDER, PREFIX
 from serving.transport.shm import OwnShm
 from tests.patience import NEVER_S
@@ -69,10 +69,10 @@ def batch(draft: Draft, verify: Verify) -> Answers:
 def test_every_plane_gives_the_same_tokens_and_proposals() -> None:
     """Rows that were cut, swapped, or written over while they are read cost acceptance, or more."""
     expected: Answers | None = None
-    for name, plane in (("inline", INLINE), ("shm", SHM), ("auto", SHM)):
+    for name, plane in (("inline", INLINE), ("shm", SHM), ("nccl", NCCL), ("auto", SHM)):
         with (
             counted_rows() as sent,
-            serve_draft() as draft,
+            serve_draft(data_plane="nccl" if plane == NCCL else "auto") as draft,
             serve_verify(prefill_tokens=32, data_plane=name) as verify,
         ):
             found = batch(draft, verify)
@@ -255,9 +255,8 @@ def segments(pid: int) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("nccl", "needs one co-scheduled job: take cuda-ipc on one host, inline between hosts"),
         ("in-process", "both engines in one process"),
-        ("rdma", "must be one of auto, inline, shm, cuda-ipc"),
+        ("rdma", "must be one of auto, inline, shm, cuda-ipc, nccl"),
     ],
 )
 def test_planes_that_services_do_not_have_are_refused_by_name(name: str, remedy: str) -> None:

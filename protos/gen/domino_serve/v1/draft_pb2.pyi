@@ -595,6 +595,7 @@ class MemoryOffer(_message.Message):
 
     SHM_FIELD_NUMBER: _builtins.int
     CUDA_IPC_FIELD_NUMBER: _builtins.int
+    NCCL_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     SLOT_BYTES_FIELD_NUMBER: _builtins.int
     slots: _builtins.int
@@ -609,19 +610,24 @@ class MemoryOffer(_message.Message):
     def cuda_ipc(self) -> Global___CudaIpcMemory:
         """GPU memory."""
 
+    @_builtins.property
+    def nccl(self) -> Global___NcclGroup:
+        """No memory of both, but a group of two that rows are sent in."""
+
     def __init__(
         self,
         *,
         shm: Global___SharedMemory | None = ...,
         cuda_ipc: Global___CudaIpcMemory | None = ...,
+        nccl: Global___NcclGroup | None = ...,
         slots: _builtins.int = ...,
         slot_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "memory", b"memory", "shm", b"shm"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "memory", b"memory", "nccl", b"nccl", "shm", b"shm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "memory", b"memory", "shm", b"shm", "slot_bytes", b"slot_bytes", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "memory", b"memory", "nccl", b"nccl", "shm", b"shm", "slot_bytes", b"slot_bytes", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_memory: _TypeAlias = _typing.Literal["shm", "cuda_ipc"]  # noqa: Y015
+    _WhichOneofReturnType_memory: _TypeAlias = _typing.Literal["shm", "cuda_ipc", "nccl"]  # noqa: Y015
     _WhichOneofArgType_memory: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_memory) -> _WhichOneofReturnType_memory | None: ...
 
@@ -676,6 +682,41 @@ class CudaIpcMemory(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CudaIpcMemory: _TypeAlias = CudaIpcMemory  # noqa: Y015
+
+@_typing.final
+class NcclGroup(_message.Message):
+    """A group of two that the verify service is in, as rank 0, and the draft service joins as rank 1.
+    Rank 0 sends a buffer of bytes for each Tensor.nccl, in the order of the messages: first
+    sequence_number and the count of the tensor's bytes, 8 bytes each, little-endian, from byte 128 on
+    the tensor. The first buffer is numbered 0 and carries the offer's nonce, so that it is known to
+    arrive. Nothing is encrypted.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNIQUE_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    unique_id: _builtins.bytes
+    """NCCL's ncclUniqueId, 128 bytes, where the verify service has a GPU."""
+    address: _builtins.str
+    """host:port where the verify service waits for a connection, where it has none."""
+    token: _builtins.bytes
+    """What the draft service sends first through that connection: 32 bytes."""
+    def __init__(
+        self,
+        *,
+        unique_id: _builtins.bytes = ...,
+        address: _builtins.str = ...,
+        token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "token", b"token", "unique_id", b"unique_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NcclGroup: _TypeAlias = NcclGroup  # noqa: Y015
 
 @_typing.final
 class MemoryAnswer(_message.Message):

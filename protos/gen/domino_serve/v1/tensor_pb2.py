@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64omino_serve/v1/tensor.proto\x12\x0f\x64omino_serve.v1\"3\n\nMemorySlot\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x17\n\x0fsequence_number\x18\x02 \x01(\x04\"\xbb\x01\n\x06Tensor\x12(\n\x05\x64type\x18\x01 \x01(\x0e\x32\x19.domino_serve.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x10\n\x06inline\x18\x03 \x01(\x0cH\x00\x12*\n\x03shm\x18\x04 \x01(\x0b\x32\x1b.domino_serve.v1.MemorySlotH\x00\x12/\n\x08\x63uda_ipc\x18\x05 \x01(\x0b\x32\x1b.domino_serve.v1.MemorySlotH\x00\x42\t\n\x07payload*k\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x02\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x03*\x86\x01\n\tDataPlane\x12\x1a\n\x16\x44\x41TA_PLANE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_PLANE_INLINE\x10\x01\x12\x12\n\x0e\x44\x41TA_PLANE_SHM\x10\x02\x12\x17\n\x13\x44\x41TA_PLANE_CUDA_IPC\x10\x03\x12\x19\n\x15\x44\x41TA_PLANE_IN_PROCESS\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64omino_serve/v1/tensor.proto\x12\x0f\x64omino_serve.v1\"3\n\nMemorySlot\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x17\n\x0fsequence_number\x18\x02 \x01(\x04\"\xe8\x01\n\x06Tensor\x12(\n\x05\x64type\x18\x01 \x01(\x0e\x32\x19.domino_serve.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x10\n\x06inline\x18\x03 \x01(\x0cH\x00\x12*\n\x03shm\x18\x04 \x01(\x0b\x32\x1b.domino_serve.v1.MemorySlotH\x00\x12/\n\x08\x63uda_ipc\x18\x05 \x01(\x0b\x32\x1b.domino_serve.v1.MemorySlotH\x00\x12+\n\x04nccl\x18\x06 \x01(\x0b\x32\x1b.domino_serve.v1.MemorySlotH\x00\x42\t\n\x07payload*k\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x02\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x03*\x9b\x01\n\tDataPlane\x12\x1a\n\x16\x44\x41TA_PLANE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_PLANE_INLINE\x10\x01\x12\x12\n\x0e\x44\x41TA_PLANE_SHM\x10\x02\x12\x17\n\x13\x44\x41TA_PLANE_CUDA_IPC\x10\x03\x12\x19\n\x15\x44\x41TA_PLANE_IN_PROCESS\x10\x04\x12\x13\n\x0f\x44\x41TA_PLANE_NCCL\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'domino_serve.v1.tensor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DATATYPE']._serialized_start=292
-  _globals['_DATATYPE']._serialized_end=399
-  _globals['_DATAPLANE']._serialized_start=402
-  _globals['_DATAPLANE']._serialized_end=536
+  _globals['_DATATYPE']._serialized_start=337
+  _globals['_DATATYPE']._serialized_end=444
+  _globals['_DATAPLANE']._serialized_start=447
+  _globals['_DATAPLANE']._serialized_end=602
   _globals['_MEMORYSLOT']._serialized_start=49
   _globals['_MEMORYSLOT']._serialized_end=100
   _globals['_TENSOR']._serialized_start=103
-  _globals['_TENSOR']._serialized_end=290
+  _globals['_TENSOR']._serialized_end=335
 # @@protoc_insertion_point(module_scope)

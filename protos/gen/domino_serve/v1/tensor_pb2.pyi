@@ -63,6 +63,8 @@ class _DataPlaneEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DataPlane.V
     """In GPU memory of one host that both processes have mapped."""
     DATA_PLANE_IN_PROCESS: _DataPlane.ValueType  # 4
     """By reference: both engines are in one process. Never offered in a handshake."""
+    DATA_PLANE_NCCL: _DataPlane.ValueType  # 5
+    """Between two hosts: sent by NCCL from GPU to GPU, between CPUs over a TCP connection of their own."""
 
 class DataPlane(_DataPlane, metaclass=_DataPlaneEnumTypeWrapper):
     """How the rows of a stream travel from the verify service to the draft service."""
@@ -77,6 +79,8 @@ DATA_PLANE_CUDA_IPC: DataPlane.ValueType  # 3
 """In GPU memory of one host that both processes have mapped."""
 DATA_PLANE_IN_PROCESS: DataPlane.ValueType  # 4
 """By reference: both engines are in one process. Never offered in a handshake."""
+DATA_PLANE_NCCL: DataPlane.ValueType  # 5
+"""Between two hosts: sent by NCCL from GPU to GPU, between CPUs over a TCP connection of their own."""
 Global___DataPlane: _TypeAlias = DataPlane  # noqa: Y015
 
 @_typing.final
@@ -118,6 +122,7 @@ class Tensor(_message.Message):
     INLINE_FIELD_NUMBER: _builtins.int
     SHM_FIELD_NUMBER: _builtins.int
     CUDA_IPC_FIELD_NUMBER: _builtins.int
+    NCCL_FIELD_NUMBER: _builtins.int
     dtype: Global___DataType.ValueType
     """Element type."""
     inline: _builtins.bytes
@@ -134,6 +139,10 @@ class Tensor(_message.Message):
     def cuda_ipc(self) -> Global___MemorySlot:
         """In GPU memory."""
 
+    @_builtins.property
+    def nccl(self) -> Global___MemorySlot:
+        """Sent beside the message, see NcclGroup."""
+
     def __init__(
         self,
         *,
@@ -142,12 +151,13 @@ class Tensor(_message.Message):
         inline: _builtins.bytes = ...,
         shm: Global___MemorySlot | None = ...,
         cuda_ipc: Global___MemorySlot | None = ...,
+        nccl: Global___MemorySlot | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "inline", b"inline", "payload", b"payload", "shm", b"shm"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "inline", b"inline", "nccl", b"nccl", "payload", b"payload", "shm", b"shm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "dtype", b"dtype", "inline", b"inline", "payload", b"payload", "shape", b"shape", "shm", b"shm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuda_ipc", b"cuda_ipc", "dtype", b"dtype", "inline", b"inline", "nccl", b"nccl", "payload", b"payload", "shape", b"shape", "shm", b"shm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["inline", "shm", "cuda_ipc"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["inline", "shm", "cuda_ipc", "nccl"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 

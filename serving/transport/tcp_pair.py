@@ -1,6 +1,7 @@
 """A pair over a TCP connection: for CPUs what serving.transport.nccl_pair is for GPUs."""
 
 import hmac
+import ipaddress
 import secrets
 import socket
 import threading
@@ -56,7 +57,8 @@ class TcpPair:
                     raise OSError
             else:
                 host, _, port = self._address.rpartition(":")
-                self._within(until).connect((host, int(port)))
+                where = str(ipaddress.ip_address(host)), int(port)  # no name is asked for
+                self._within(until).connect(where)
                 self._socket.sendall(self._token)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

@@ -11,6 +11,7 @@ import datetime
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -77,6 +78,8 @@ def measured(rates: list[str], counts: list[int]) -> Iterator[Row]:
     plain = {place: plain_speeds(alone, place) for place in everywhere}
     del alone
     drafted = pair.drafted(max_sequences=max(CONCURRENCIES), tokens=TOKENS, widths=[1, *WIDTHS])
+    for count, width in product(counts, WIDTHS):  # a graph's first steps take longer
+        drafted.run(load_of((count, CONTEXTS[0]), width, RATES["low"], PLAIN))
     for name in rates:
         for place in everywhere:
             yield row(drafted, place, name, plain[place])

@@ -189,6 +189,8 @@ class Drafting:
         for sequence in members:
             draft = sequence.draft
             assert draft is not None
+            if draft_tokens == 0 and draft.resting:
+                continue
             draft.resting = draft_tokens == 0 and draft.opened and not sequence.in_prefill
             if not draft.resting:
                 message.add(

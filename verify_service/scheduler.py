@@ -61,8 +61,8 @@ class Scheduler:
         if not self.waiting or len(self.running) >= self.max_sequences:
             return False
         needed = self.pages_for(self.waiting[0].prefill_end) + len(self.running)
-        spare = sum(len(self._ahead(sequence)) for sequence in self.running)
-        return needed <= self.allocator.num_free + spare
+        missing = needed - self.allocator.num_free
+        return missing <= 0 or missing <= sum(len(self._ahead(s)) for s in self.running)
 
     def admit(self) -> Sequence:
         """Moves the first waiting sequence to the running ones and returns it.

@@ -58,8 +58,13 @@ class TableWidth:
         self._probe_after = FIRST_PROBE
 
     def draft_tokens(self, sequences: Seq[Sequence]) -> int:
+        self._ran_halves = self.halves
+        if not self._current and len(sequences) == self._running and (self._steps + 1) % EVERY:
+            self._steps += 1  # between two choices a plain step costs no look at its sequences
+            self._plain_steps += 1
+            return 0
         drafted = [s for s in sequences if s.draft and not s.in_prefill]
-        self._drafted, self._ran_halves = len(drafted), self.halves
+        self._drafted = len(drafted)
         if not drafted:
             return self._current
         self._mode = most_frequent_mode(drafted)

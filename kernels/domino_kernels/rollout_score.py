@@ -95,6 +95,8 @@ def tiling(requests: int, element_size: int) -> tuple[int, int, int, int]:
         return 64, 2, 8, 1
     if requests <= 16:
         return 128, 3, 8, 1
+    if requests > 64:
+        return 64, 3, 8, 1
     return (32 if requests > 32 else 64), 3, 4, 2
 
 

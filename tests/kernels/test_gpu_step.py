@@ -118,23 +118,27 @@ torch.testing.assert_close(out, wanted, atol=1e-4, rtol=1e-4)
 """
 
 WIDE = """
-from domino_kernels.gpu.linear import Tiling, linear_gated, linear_parts
+from functools import partial
+from domino_kernels.gpu.linear import Tiling, linear_reference
 from domino_kernels.gpu.linear_wide import wide_gated, wide_parts
+from domino_kernels.gpu.silu import silu_mul_reference
+
+close = partial(torch.testing.assert_close, atol=1e-4, rtol=1e-4)
 
 rng = torch.Generator().manual_seed(10)
 for rows in (3, 70):  # what is behind the last row is neither read nor written
     x, w = torch.randn(rows, 96, generator=rng), torch.randn(64, 96, generator=rng)
     for splits in (1, 3):
         own = Tiling(columns=32, depth=16, splits=splits, rows=64)
-        found, wanted = wide_parts(x, w, own), linear_parts(x, w, own)
-        torch.testing.assert_close(found, wanted)
+        parts = zip(x.chunk(splits, 1), w.chunk(splits, 1))
+        wanted = torch.stack([linear_reference(*part) for part in parts])
+        close(wide_parts(x, w, own).double(), wanted)
     room = torch.full((1, rows, 64), torch.nan)
     assert wide_parts(x, w, Tiling(columns=32, depth=16, rows=64), room) is room
     assert not room.isnan().any()
-    wanted = linear_gated(x, w, Tiling(columns=32, depth=16))
+    wanted = silu_mul_reference(linear_reference(x, w)[None])
     for columns, more in ((32, 0), (16, 16), (16, 32), (64, 0)):  # the last two: over the edge
-        found = wide_gated(x, w, Tiling(columns=columns, more=more, depth=16, rows=64))
-        torch.testing.assert_close(found, wanted)
+        close(wide_gated(x, w, Tiling(columns=columns, more=more, depth=16, rows=64)), wanted)
 """
 
 FIXED = """

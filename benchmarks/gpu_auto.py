@@ -28,7 +28,7 @@ from verify_service.table_width import TableWidth
 COMMAND = "python -m benchmarks.gpu_auto --json FILE"
 LABEL = "RANDOM WEIGHTS, SYNTHETIC ACCEPTANCE, Qwen3-8B shapes, bfloat16"
 CONCURRENCIES, CONTEXTS, MOST_TOKENS = (1, 8, 32, 64, 128), (640, 4096, 16384), 530_000
-STEPS, PLAIN, LONG = 28, 48, 144  # steps with drafts and without; the fewest tokens for auto
+STEPS, PLAIN, LONG = 28, 48, 144  # steps with drafts; the fewest tokens of widths, of AR and auto
 TOKENS = MOST_TOKENS + max(CONCURRENCIES) * (256 + 192)
 WIDTHS = (8, 16)
 RATES = {"high": 0.88, "low": 0.5, "poor": 0.2}  # 7.25, 2.0 and 1.25 tokens a step of width 16
@@ -86,7 +86,7 @@ def measured(rates: list[str], counts: list[int]) -> Iterator[Row]:
 
 
 def plain_speeds(pair: Pair, place: Place) -> list[float]:
-    load = load_of(place, 1, None, PLAIN)
+    load = load_of(place, 1, None, LONG)  # as many tokens as auto's: steps grow with the context
     pair.run(load)
     return [pair.run(load).expected_tok_s for _ in range(AR_REPEATS)]
 

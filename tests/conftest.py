@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from domino_cli.models import DEFAULT_DRAFT, DEFAULT_TARGET, resolve_model
 from serving import unused_port
+from tests.patience import NEVER_S
 from tests.warm_start import warm_starts
 
 WORKERS = 16  # at most at once
@@ -46,6 +47,13 @@ def embedded_target() -> Path:
 def embedded_draft() -> Path:
     """Checkpoint folder of the Domino draft committed under models/."""
     return resolve_model(DEFAULT_DRAFT)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent by pairs of ranks is waited for, however slow a machine is."""
+    for limit in ("JOIN_S", "MOVE_S"):
+        monkeypatch.setattr(f"serving.transport.nccl.{limit}", NEVER_S)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,6 @@
 """So many messages to each RPC; between them, a known request has to get its known answer."""
 
+import dataclasses
 import faulthandler
 import tempfile
 import time
@@ -8,10 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import grpc
+import torch
 
 from domino_serve.v1 import draft_pb2, verify_pb2
+from serving.transport import nccl
+from serving.transport.choice import taken
 from tests.fuzz.front import front
 from tests.fuzz.messages import Fuzzer
 from tests.fuzz.targets import Target, targets
@@ -19,15 +24,24 @@ from tests.recorded_models import PROMPTS
 from tests.services.requests import generate, seat
 from tests.services.served import Draft, Verify, serve_draft, serve_verify
 
+CPU: Final = torch.device("cpu")
+SOON_S: Final = 0.1
 NEIGHBOUR_EVERY: Final = 500
 HANG_S: Final = 800.0  # of a single RPC's check between neighbours; then the stacks are shown
 
 
 @contextmanager
 def engines() -> Iterator[tuple[Draft, Verify]]:
-    """Both engine services. Tickets expire soon, drafts that are nowhere are given up soon."""
-    with serve_draft(ticket_ttl_s=0.2) as draft, serve_verify() as verify:
+    """Both engine services. Tickets expire soon, drafts that are nowhere are given up soon; so are
+    rows that are nowhere, by every data plane that there is."""
+    with (
+        mock.patch.multiple(nccl, JOIN_S=SOON_S, MOVE_S=SOON_S),
+        serve_draft(ticket_ttl_s=0.2) as draft,
+        serve_verify() as verify,
+    ):
         verify.links._timeout_s = 0.1
+        kinds = {**draft.loaded.kinds, **taken("nccl", CPU)}
+        draft.servicer._loaded = dataclasses.replace(draft.loaded, kinds=kinds)
         yield draft, verify
 
 

@@ -13,12 +13,15 @@ from domino_serve.v1.sampling_pb2 import Sampling
 from serving.contract import CONTRACT_VERSION
 from serving.errors import Overloaded
 from serving.tensors import data_type, to_message
+from serving.transport.nccl import OwnNccl
+from serving.transport.plane import SHM, OwnMemory
 from serving.transport.shm import OwnShm
 from tests.fuzz.calls import Outcome, call, converse
 from tests.fuzz.messages import Fuzzer
 from tests.recorded_models import DOMINO_SHIFT, HIDDEN, PROMPTS
 from tests.services.served import Draft, Verify
 
+CPU: Final = torch.device("cpu")
 STREAM: Final = 20  # messages of a stream of steps, unless one of them ends it
 
 
@@ -71,10 +74,14 @@ def _draft(draft: Draft) -> list[Target]:
 
 def _steps(draft: Draft, fuzzer: Fuzzer, count: int) -> Iterator[tuple[int, Outcome]]:
     """Streams whose first messages are right, so that later ones meet an open session; the rows of
-    every other stream are in shared memory."""
+    every other stream are in shared memory, and some are offered a pair that sends nothing more."""
     left, streams = count, 0
     while left > 0:
-        memory = OwnShm(slots=2, slot_bytes=4096) if streams % 2 else None
+        memory: OwnMemory | None = None
+        if streams % 2:
+            memory = OwnShm(slots=2, slot_bytes=4096)
+        elif streams % 8 == 0:
+            memory = OwnNccl(CPU, slot_bytes=4096)
         ticket = _ticket(draft)
         good = _good_steps(ticket, draft.loaded.engine.context_id, memory)
         sent: list[draft_pb2.StepRequest] = []
@@ -109,7 +116,9 @@ def _spoiled_steps(
         yield sent[-1]
 
 
-def _good_steps(ticket: str, context_id: int, memory: OwnShm | None) -> list[draft_pb2.StepRequest]:
+def _good_steps(
+    ticket: str, context_id: int, memory: OwnMemory | None
+) -> list[draft_pb2.StepRequest]:
     """Opens a session, gives it three rows, then asks for proposals twice."""
     opening = draft_pb2.SessionOpen(
         session=1, ticket=ticket, mode=spec.MODE_DOMINO, context_id=context_id
@@ -136,10 +145,10 @@ def _good_steps(ticket: str, context_id: int, memory: OwnShm | None) -> list[dra
     ]
 
 
-def _rows(count: int, number: int, memory: OwnShm | None) -> tensor_pb2.Tensor:
+def _rows(count: int, number: int, memory: OwnMemory | None) -> tensor_pb2.Tensor:
     """For the message of that number."""
     rows = torch.zeros(count, HIDDEN)
-    if memory is None:
+    if memory is None or memory.plane != SHM:
         return to_message(rows)
     slot = number % 2
     memory.fill(slot, rows, number)

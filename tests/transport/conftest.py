@@ -1,12 +1,10 @@
-"""Where rows are sent from and to, and the limits of that."""
+"""Where rows are sent from and to."""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from serving.transport import nccl
-from tests.patience import NEVER_S
 from tests.transport import fake_nccl
 from tests.transport.sent import CPU, GPUS, Devices
 
@@ -21,10 +19,3 @@ def devices(request: pytest.FixtureRequest) -> Iterator[Devices]:
     else:
         with fake_nccl.in_place():
             yield CPU, CPU
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No limit ends anything because a machine is slow."""
-    monkeypatch.setattr(nccl, "JOIN_S", NEVER_S)
-    monkeypatch.setattr(nccl, "MOVE_S", NEVER_S)

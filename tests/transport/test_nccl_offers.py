@@ -11,11 +11,9 @@ import torch
 
 from domino_serve.v1 import draft_pb2
 from serving.errors import BadRequest
-from serving.option_type import OptionError
 from serving.transport import nccl
 from serving.transport.nccl import OwnNccl
 from serving.transport.pair import PairLost
-from serving.transport.plane import check_name
 from serving.transport.sender import Sender
 from tests.transport import fake_nccl
 from tests.transport.memory import COLUMNS, numbers
@@ -148,9 +146,3 @@ def test_a_verify_service_that_is_killed(devices: Devices, monkeypatch: pytest.M
     with pytest.raises(BadRequest, match=r"^rows.nccl: "):
         mapped.read(0, 2, (2, COLUMNS), torch.float32)
     assert torch.ones(1, device=devices[1]).add(1).item() == 2
-
-
-def test_nothing_is_sent_unencrypted_where_messages_are_not() -> None:
-    """Rows are made of what people write; TLS is there for that."""
-    with pytest.raises(OptionError, match="sends rows unencrypted; with TLS take inline"):
-        check_name("nccl", encrypted=True)

@@ -38,13 +38,15 @@ class AcceptanceHistory:
         ] + list(prior[len(self._tried) :])
 
     def rates_alone(self, hoped: float, count: int) -> list[float]:
-        """[count]: the same without a prior: a place is first taken for like the one before it, and
-        the first place for `hoped`, by the weight of one step."""
+        """[count]: the same without a prior: the first place is first taken for `hoped`, by the weight
+        of one step, each other one for like the place before it, by that of the few steps that get
+        so far: one long run of luck says little."""
         found: list[float] = []
         for place in range(count):
+            weight = PRIOR_STEPS if place else 1.0
             known = place < len(self._tried)
             kept, tried = (self._kept[place], self._tried[place]) if known else (0.0, 0.0)
-            hoped = (kept + hoped) / (tried + 1)
+            hoped = (kept + weight * hoped) / (tried + weight)
             found.append(hoped)
         return found
 

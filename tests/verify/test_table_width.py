@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,6 +111,21 @@ def test_a_poor_draft_is_left_within_one_answer() -> None:
     policy knew better, 5 to 15% slower than without a draft."""
     chosen, _ = Machine(TableWidth(TABLE, MOST), 8, 500).run([0.2] * MOST, 60)
     assert chosen[-10:] == [0] * 10
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.88])
+def test_luck_at_places_that_few_steps_reach_is_no_verdict(rate: float) -> None:
+    """One long run of acceptances, or an early refusal there, kept a single request at a width that
+    is 4 to 22% slower, for its whole answer."""
+    rates = [rate] * MOST
+    best = max(speed(rates, 1, 640, width - 1) for width in WIDTHS)
+    for seed in range(20):
+        machine = Machine(TableWidth(TABLE, MOST), 1, 640)
+        machine.draw = random.Random(seed)
+        machine.run(rates, 75)  # learns
+        chosen, _ = machine.run(rates, 75)
+        slowness = mean(1 / speed(rates, 1, 640, draft_tokens) for draft_tokens in chosen)
+        assert 1 / slowness > 0.97 * best, f"seed {seed}"
 
 
 def test_another_batch_needs_no_new_learning() -> None:

@@ -42,7 +42,6 @@ HELLO = pb.HandshakeRequest(
     draft=verify_pb2.DraftFingerprint(content_hash="null"),
 )
 WAIT_S = 30.0
-PLANES = ("inline", "shm", "cuda-ipc")
 BASE, SPINNING = "inline, grpc tcp", "spinning"
 
 
@@ -137,12 +136,20 @@ def measure(args: argparse.Namespace, device: torch.device, draft_device: str) -
             "socket": {"step_socket": True},
             SPINNING: {"step_socket": True, "spin_s": SPIN_S},
         }
-        planes = PLANES if device.type == "cuda" else PLANES[:2]
+        planes = planes_of(device, torch.device(draft_device))
         for way, own in ways.items():
             for some in [[plane] for plane in planes] if way == SPINNING else [planes]:
                 with started("benchmarks.null_draft", {**options, **own}) as peer:
                     cells += _of_links(peer.address, way, some, device, args)
     return sorted(cells, key=lambda cell: (cell.sessions, cell.rows))
+
+
+def planes_of(device: torch.device, draft_device: torch.device) -> list[str]:
+    """Those that can be had between the two; NCCL connects no GPU with itself."""
+    if device.type == "cpu":
+        return ["inline", "shm", "nccl"]
+    one = (device.index or 0) == (draft_device.index or 0)
+    return ["inline", "shm", "cuda-ipc", *([] if one else ["nccl"])]
 
 
 def _of_links(
@@ -155,7 +162,9 @@ def _of_links(
             hello = _greeting(memories)
             link = GrpcDraftLink(address, hello, WAIT_S, memories=memories, spin_s=spin_s)
             stack.callback(link.close)
-            links[f"{NAMES[link.plane]}, {way}"] = link
+            assert NAMES[link.plane] == plane, "it cannot be had"
+            by_tcp = plane == "nccl" and device.type == "cpu"
+            links[f"{plane}{' (tcp)' if by_tcp else ''}, {way}"] = link
         return _by_size(links, device, args)
 
 

@@ -53,7 +53,7 @@ class NullDraft:
         self._busy = round(config.busy_ms * CYCLES_A_MS)
         shape = (MAX_ROWS, config.hidden)
         self._projected = torch.zeros(shape, dtype=self._dtype, device=self._device)
-        self._kinds = taken("auto", self._device)
+        self._kinds = {**taken("auto", self._device), **taken("nccl", self._device)}
         listener = partial(FramesListener, spin_s=config.spin_s)
         self._listener = listener() if config.step_socket else None
         if self._listener:

@@ -53,7 +53,8 @@ class NcclPair:
 
     def __init__(self, rank: int, unique_id: UniqueId, device: torch.device) -> None:
         self._rank, self._id, self._device = rank, unique_id, device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # Before the target's or draft's own kernels, which the other side waits for.
+        self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self._communicator = ctypes.c_void_p()
         self._busy, self._is_closed = threading.Lock(), False
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.deploy.manifests import OVERLAYS, Manifest, Pod, of_kind, pods, selects
+from tests.deploy.manifests import DEPLOY, OVERLAYS, Manifest, Pod, of_kind, pods, selects
 
 # Peers outside the namespace, by the labels of their namespaces.
 OUTSIDE = {
@@ -79,6 +80,18 @@ def test_reachability_is_what_is_intended(overlay: str) -> None:
     """Prevents strangers at draft and verify, and policies that cut the services' own paths."""
     ranks = {("verify", "verify", port) for port in PORTS} if overlay == "multi-node" else set()
     assert reachable(overlay) == INTENDED | ranks
+
+
+def test_pairs_reach_each_other_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prevents pairs of NCCL that no policy lets join, and ports that others get at beside them."""
+    more = list(
+        yaml.safe_load_all((DEPLOY / "kubernetes/components/nccl/network.yaml").read_text())
+    )
+    plain = of_kind
+    monkeypatch.setitem(globals(), "of_kind", lambda *given: [*plain(*given), *more])
+    both = (("verify", "draft"), ("draft", "verify"))
+    pairs = {(one, other, port) for one, other in both for port in PORTS}
+    assert reachable("single-node-gpu") == INTENDED | pairs
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -140,7 +140,7 @@ class Stream:
 
     count = 0
 
-    def __init__(self, device: object) -> None:
+    def __init__(self, device: object, priority: int = 0) -> None:
         Stream.count += 1
         self.cuda_stream = Stream.count
 

@@ -38,9 +38,9 @@ class AcceptanceHistory:
         ] + list(prior[len(self._tried) :])
 
     def rates_alone(self, hoped: float, count: int) -> list[float]:
-        """[count]: the same without a prior: the first place is first taken for `hoped`, by the weight
-        of one step, each other one for like the place before it, by that of the few steps that get
-        so far: one long run of luck says little."""
+        """[count]: the same without a prior: the first place is first taken for `hoped`, by the
+        weight of one step, each other one for like the place before it, by a prior's weight: few
+        steps get so far, and one long run of luck says little."""
         found: list[float] = []
         for place in range(count):
             weight = PRIOR_STEPS if place else 1.0

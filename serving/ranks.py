@@ -4,6 +4,7 @@ Every rank runs the same passes over the same work; sums are added in the order 
 all ranks see the same bits, whatever the number of rows.
 """
 
+import atexit
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,9 +92,18 @@ def join(device: torch.device) -> Ranks:
             torch.cuda.set_device(device)
             dist.init_process_group("nccl", device_id=device)
         else:
-            dist.init_process_group("gloo")
+            join_on_cpus()
     except (ValueError, RuntimeError) as error:
         remedy = f"is not reached by rank {ranks.rank} of {ranks.size}: {error}"
         value = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise OptionError("MASTER_ADDR", value, remedy) from None
     return ranks
+
+
+def join_on_cpus() -> None:
+    """Raises ValueError or RuntimeError, as torch does.
+
+    The group is left at exit: gloo's threads abort a process that ends in one, now and then.
+    """
+    dist.init_process_group("gloo")
+    atexit.register(dist.destroy_process_group)

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from serving.ranks import join_on_cpus
+
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
@@ -63,5 +65,8 @@ def join(device: torch.device) -> Ranks:
     found = place()
     if found.count == 1:
         return ONE_RANK
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if device.type == "cuda":
+        dist.init_process_group("nccl")
+    else:
+        join_on_cpus()
     return found

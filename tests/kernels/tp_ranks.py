@@ -1,5 +1,6 @@
 """The rollout on one of two gloo ranks, called in a process of its own."""
 
+import atexit
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,6 +29,7 @@ class Case:
 def join(rank: int, store: str) -> dist.ProcessGroup:
     """store: a file that both ranks can reach and that does not exist yet."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    atexit.register(dist.destroy_process_group)  # gloo may abort a process that ends in a group
     group = dist.group.WORLD
     assert group is not None
     return group

@@ -65,6 +65,7 @@ class OwnNccl:
         self._put(slot, sequence_number, rows.detach().contiguous().view(-1).view(torch.uint8))
 
     def close(self) -> None:
+        self._lost = self._lost or PairLost("was closed")
         self._filled.put(None)
         self._pair.close()
         self._sending.join(_END_S)  # inside torch at the process' end it would take that down
@@ -87,8 +88,9 @@ class OwnNccl:
             while filled := self._filled.get():
                 self._pair.send(*filled, time.monotonic() + MOVE_S)
         except RuntimeError as error:
-            self._lost = error
-            log.info("a draft service no longer takes rows, or never did: %s", error)
+            if not self._lost:
+                self._lost = error
+                log.warning("rows cannot be sent to a draft service: %s", error)
         finally:
             self._pair.close()
 

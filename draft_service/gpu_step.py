@@ -117,7 +117,8 @@ class Step:
         self.launch()
         torch.cuda.synchronize(self._model.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        # Other threads go on meanwhile: those of streams, where an updated draft is captured.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             self._out = self.launch()
         self.graph = graph
 

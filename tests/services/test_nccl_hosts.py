@@ -9,7 +9,7 @@ from domino_serve.v1 import verify_pb2, verify_pb2_grpc
 from serving.channel import channel
 from serving.transport.plane import INLINE, NCCL
 from tests.recorded_models import PROMPTS
-from tests.services.processes import Process, running
+from tests.services.processes import running
 from tests.services.requests import generate, start, until_drafted
 from tests.services.test_data_planes import place_at
 

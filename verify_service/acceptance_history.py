@@ -29,11 +29,11 @@ class AcceptanceHistory:
             self._tried[place] = self._tried[place] * self._fading + 1
             self._kept[place] = self._kept[place] * self._fading + (place < accepted)
 
-    def rates(self, prior: Seq[float]) -> list[float]:
+    def rates(self, prior: Seq[float], steps: float = PRIOR_STEPS) -> list[float]:
         """[n]: how often the proposal at a place is accepted, if those before it are; the prior
-        [n] stands in for what is not known yet."""
+        [n], which weighs as so many steps, stands in for what is not known yet."""
         return [
-            (kept + PRIOR_STEPS * rate) / (tried + PRIOR_STEPS)
+            (kept + steps * rate) / (tried + steps)
             for kept, tried, rate in zip(self._kept, self._tried, prior, strict=False)
         ] + list(prior[len(self._tried) :])
 

@@ -19,11 +19,12 @@ from verify_service.waits import Waits
 
 EVERY: Final = 8  # steps between two choices
 GAIN: Final = 1.02  # by how much another width must be better to be taken
+PLAIN_GAIN: Final = 1.01  # and plain decoding, which no draft is to be slower than
 LOOKED_AT: Final = 16  # sequences whose own acceptance counts; the others are taken for alike
-# Plain steps between two looks whether drafts pay again: one costs as much as 17 of them at 64
-# sequences, most of it for the rows that the draft lacks by then.
-FIRST_PROBE, LAST_PROBE = 1024, 8192
-PROBE_STEPS: Final = 4
+# Plain steps between two looks whether drafts pay again, a sequence and in all: one costs as much as
+# 17 of them at 64 sequences, most of it for the rows that the draft lacks by then.
+FIRST_PROBE_EACH, FIRST_PROBE, LAST_PROBE = 16, 256, 8192
+PROBE_STEPS, PROBED = 4, 16  # steps of a look, and of single sequences in it, at least
 TRIES: Final = 4  # drafted steps of each width one after another, at a mode's first
 SMOOTHING: Final = 0.1
 OUTLIER: Final = 3.0  # times the expected: another process had the device, or pages were compiled
@@ -110,13 +111,14 @@ class TableWidth:
         self._chosen_for = len(drafted)
         speeds = self._speeds(drafted, sequences)
         best = max(speeds, key=lambda choice: speeds[choice])
-        if speeds[best] > GAIN * speeds.get((self._current, self.halves), 0.0):
+        gain = GAIN if best[0] else PLAIN_GAIN
+        if speeds[best] > gain * speeds.get((self._current, self.halves), 0.0):
             self._take(best)
         if self._current:
-            self._probe_after = FIRST_PROBE
+            self._probe_after = max(FIRST_PROBE_EACH * sequences, FIRST_PROBE)
         elif self._plain_steps >= self._probe_after:
             self._take(max((c for c in speeds if c[0]), key=lambda choice: speeds[choice]))
-            self._probing = PROBE_STEPS
+            self._probing = max(PROBE_STEPS, PROBED // len(drafted))
             self._probe_after = min(2 * self._probe_after, LAST_PROBE)
 
     def _is_other(self, drafted: int) -> bool:

@@ -21,8 +21,8 @@ EVERY: Final = 8  # steps between two choices
 GAIN: Final = 1.02  # by how much another width must be better to be taken
 PLAIN_GAIN: Final = 1.01  # and plain decoding, which no draft is to be slower than
 LOOKED_AT: Final = 16  # sequences whose own acceptance counts; the others are taken for alike
-# Plain steps between two looks whether drafts pay again, a sequence and in all: one costs as much as
-# 17 of them at 64 sequences, most of it for the rows that the draft lacks by then.
+# Plain steps between two looks whether drafts pay again, a sequence and in all: one costs as much
+# as 17 of them at 64 sequences, most of it for the rows that the draft lacks by then.
 FIRST_PROBE_EACH, FIRST_PROBE, LAST_PROBE = 16, 256, 8192
 PROBE_STEPS, PROBED = 4, 16  # steps of a look, and of single sequences in it, at least
 TRIES: Final = 4  # drafted steps of each width one after another, at a mode's first

@@ -45,8 +45,10 @@ def test_rows_come_from_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
             for prompt in PROMPTS:
                 expected, _ = generate(stub, prompt, NEW)
                 ids, done = generate(stub, prompt, NEW, place_at(draft))
-                assert (ids, done.speculation.accepted_tokens > 0) == (expected, True)
-            assert plane_of(stub) == [NCCL], verify.log
+                assert (ids, done.speculation.proposed_tokens > 0) == (expected, True)
+                assert plane_of(stub) == [NCCL], verify.log
+            _, done = generate(stub, PROMPT, NEW, place_at(draft))
+            assert done.speculation.accepted_tokens > 0
             call = start(stub, PROMPT, 400, place_at(draft))
             call.read(20)
             assert draft.end(signal.SIGKILL) == -signal.SIGKILL

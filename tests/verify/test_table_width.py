@@ -1,16 +1,14 @@
 """Widths on a GPU: as fast as the best fixed one at every batch and context, by known costs."""
 
-import random
-from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from serving.options import OptionError
+from tests.verify.step_machine import MOST, TABLE, WIDTHS, Machine, speed
 from tests.verify.test_width_policy import a_sequence
 from verify_service import load
 from verify_service.config import VerifyConfig
@@ -19,69 +17,6 @@ from verify_service.table_width import FIRST_PROBE, PROBE_STEPS, TableWidth
 from verify_service.timeline import Step
 from verify_service.waits import Waits
 from verify_service.width_policy import AutoWidth, PlannedWidth
-
-MOST, WIDTHS, BATCHES = 15, (1, 8, 16), (1, 8, 32, 64, 128)
-PER_POSITION = 40e-9  # seconds: 150 KB a position at 4 TB/s, as Qwen3-8B's in bfloat16
-
-
-def target_seconds(batch: int, width: int, positions: int) -> float:
-    """An 8B target on an H200: weights are read once, from 256 rows on it computes."""
-    return max(4.1e-3, batch * width * 20e-6) + 0.1e-3 + positions * PER_POSITION
-
-
-TABLE = StepTable(
-    {
-        (b, w): StepCost(seconds=target_seconds(b, w, 0), per_position=PER_POSITION)
-        for b in BATCHES
-        for w in WIDTHS
-    }
-)
-
-
-def draft_seconds(batch: int, draft_tokens: int) -> float:
-    return 0.6e-3 + 0.04e-3 * draft_tokens + 0.05e-3 * batch if draft_tokens else 0.0
-
-
-def speed(rates: Seq[float], batch: int, context: int, draft_tokens: int) -> float:
-    """Tokens a second of one fixed width, by the formula."""
-    reached, tokens = 1.0, 1.0
-    for rate in rates[:draft_tokens]:
-        reached *= rate
-        tokens += reached
-    seconds = target_seconds(batch, 1 + draft_tokens, batch * context)
-    return batch * tokens / (seconds + draft_seconds(batch, draft_tokens))
-
-
-class Machine:
-    """Sequences of an acceptance, on this target and draft."""
-
-    def __init__(self, policy: TableWidth, batch: int, context: int) -> None:
-        self.policy, self.batch, self.context, self.asked = policy, batch, context, 0
-        self.sequences = [a_sequence() for _ in range(batch)]
-        self.draw = random.Random(0)
-
-    def run(self, rates: Seq[float], steps: int, opening_s: float = 0.0) -> tuple[list[int], float]:
-        """Draft tokens of each step; tokens a second. opening_s: what the first step takes more."""
-        chosen, tokens, seconds = [], 0, 0.0
-        for number in range(steps):
-            emitted = 0
-            for sequence in self.sequences:
-                accepted = 0
-                while accepted < self.asked and self.draw.random() < rates[accepted]:
-                    accepted += 1
-                sequence.history.add(self.asked, accepted)
-                sequence.kv_len = self.context
-                emitted += accepted + 1
-            took = target_seconds(self.batch, self.asked + 1, self.batch * self.context)
-            took += opening_s if number == 0 else 0.0
-            step = Step(sequences=self.batch, positions=self.batch * (self.asked + 1))
-            self.asked = self.policy.draft_tokens(self.sequences)
-            waited = draft_seconds(self.batch, self.asked)
-            step.verify_ns, step.wait_ns = int(took * 1e9), int(waited * 1e9)
-            self.policy.observe(step)
-            chosen.append(self.asked)
-            tokens, seconds = tokens + emitted, seconds + took + waited
-        return chosen, tokens / seconds
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.7, 0.9])
@@ -111,55 +46,6 @@ def test_a_poor_draft_is_left_within_one_answer() -> None:
     policy knew better, 5 to 15% slower than without a draft."""
     chosen, _ = Machine(TableWidth(TABLE, MOST), 8, 500).run([0.2] * MOST, 60)
     assert chosen[-10:] == [0] * 10
-
-
-@pytest.mark.parametrize("rate", [0.5, 0.88])
-def test_luck_at_places_that_few_steps_reach_is_no_verdict(rate: float) -> None:
-    """One long run of acceptances, or an early refusal there, kept a single request at a width that
-    is 4 to 22% slower, for its whole answer."""
-    rates = [rate] * MOST
-    best = max(speed(rates, 1, 640, width - 1) for width in WIDTHS)
-    for seed in range(20):
-        machine = Machine(TableWidth(TABLE, MOST), 1, 640)
-        machine.draw = random.Random(seed)
-        machine.run(rates, 75)  # learns
-        chosen, _ = machine.run(rates, 75)
-        slowness = mean(1 / speed(rates, 1, 640, draft_tokens) for draft_tokens in chosen)
-        assert 1 / slowness > 0.97 * best, f"seed {seed}"
-
-
-def edge(monkeypatch: pytest.MonkeyPatch, rates: Seq[float], batch: int, worth: float) -> None:
-    """From here on drafts take so long that 8 positions are worth as many times plain decoding."""
-    tokens = sum(rates[0] ** place for place in range(8))
-    left = tokens / worth * target_seconds(batch, 1, 600 * batch)
-    left -= target_seconds(batch, 8, 600 * batch)
-    assert left > 0
-    times = {0: 0.0, 7: left, 15: 1.6 * left}
-    monkeypatch.setattr(f"{__name__}.draft_seconds", lambda _, draft_tokens: times[draft_tokens])
-
-
-def test_plain_decoding_is_taken_sooner_than_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drafts were kept until plain decoding was 2% better, so that it was nearly 3% (0.971 of AR at
-    32 requests of 16,384 positions on an H200)."""
-    machine = Machine(TableWidth(TABLE, MOST), 32, 600)
-    for plain, drafted, taken in ((2, 1, 0), (1, 1.015, 0), (1, 1.03, 7), (1.015, 1, 0)):
-        speeds = {(0, False): plain, (7, False): drafted}
-        monkeypatch.setattr(machine.policy, "_speeds", lambda *_, found=speeds: found)
-        assert machine.run([0.5] * MOST, 20)[0][-1] == taken
-
-
-def test_bad_luck_does_not_end_drafts_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One request's first steps say little, and plain ones nothing: drafts worth 12% more were off
-    for thousands of steps, in six answers of eight."""
-    rates = [0.5] * MOST
-    edge(monkeypatch, rates, 1, 1.12)
-    best, found = speed(rates, 1, 600, 7), []
-    for seed in range(8):
-        machine = Machine(TableWidth(TABLE, MOST), 1, 600)
-        machine.draw = random.Random(seed)
-        chosen, _ = machine.run(rates, 3000)
-        found.append(mean(speed(rates, 1, 600, draft_tokens) for draft_tokens in chosen))
-    assert mean(found) > 0.95 * best
 
 
 def test_another_batch_needs_no_new_learning() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.standing_still import standing_still
 from tests.verify.counting_engine import counted, counting
 from tests.verify.counting_link import CountingLink
-from tests.verify.test_table_width import TABLE
+from tests.verify.step_machine import TABLE
 from tests.verify.test_width_policy import a_sequence
 from verify_service.scheduler import Work
 from verify_service.sequence import Sequence

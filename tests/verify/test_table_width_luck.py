@@ -1,4 +1,4 @@
-"""Policy auto on a GPU where luck and near-ties could decide: costs are known, acceptance is drawn."""
+"""Policy auto on a GPU at near-ties, and under luck: costs are known, acceptance is drawn."""
 
 import random
 from collections.abc import Sequence as Seq

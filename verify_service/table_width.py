@@ -114,12 +114,13 @@ class TableWidth:
         gain = GAIN if best[0] else PLAIN_GAIN
         if speeds[best] > gain * speeds.get((self._current, self.halves), 0.0):
             self._take(best)
+        probe_after = max(self._probe_after, FIRST_PROBE_EACH * sequences)
         if self._current:
-            self._probe_after = max(FIRST_PROBE_EACH * sequences, FIRST_PROBE)
-        elif self._plain_steps >= self._probe_after:
+            self._probe_after = FIRST_PROBE
+        elif self._plain_steps >= probe_after:
             self._take(max((c for c in speeds if c[0]), key=lambda choice: speeds[choice]))
             self._probing = max(PROBE_STEPS, PROBED // len(drafted))
-            self._probe_after = min(2 * self._probe_after, LAST_PROBE)
+            self._probe_after = min(2 * probe_after, LAST_PROBE)
 
     def _is_other(self, drafted: int) -> bool:
         """Whether so many are no batch that the last choice was made for."""

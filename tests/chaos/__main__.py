@@ -7,12 +7,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import Origin, cpu, hardware
 from tests.chaos.cancels import storm
-from tests.chaos.cluster import cluster
+from tests.chaos.cluster import Cluster, cluster
 from tests.chaos.device_storm import storm_of_kills
 from tests.chaos.figures import figures, table
 from tests.chaos.kills import (
@@ -38,8 +39,16 @@ ROOM: Any = {"max_sequences": 8, "max_waiting": 16}  # so that waiting and being
 ON_GPU = "device_storm"  # only when it is named
 
 
+def _services(
+    tokenizer: Path, args: argparse.Namespace, **options: Any
+) -> AbstractContextManager[Cluster]:
+    """On CPUs, both sides with the plane that was asked for."""
+    plane = {"data_plane": args.data_plane}
+    return cluster(tokenizer, draft=plane, **plane, **ROOM, **options)
+
+
 def _draft_kill(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
-    with cluster(tokenizer, **ROOM) as services:
+    with _services(tokenizer, args) as services:
         kills = kill_drafts(services, cases, args.draft_streams, args.seed).as_json()
         return {**kills, "leaks": services.leaks()}
 
@@ -47,25 +56,25 @@ def _draft_kill(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace
 def _verify_kill(
     tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace
 ) -> dict[str, Any]:
-    with cluster(tokenizer, **ROOM) as services:
+    with _services(tokenizer, args) as services:
         kills = kill_verifies(services, cases, args.verify_streams, args.seed).as_json()
         return {**kills, "leaks": services.leaks()}
 
 
 def _rank_kill(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
-    with cluster(tokenizer, ranks=2, **ROOM) as services:
+    with _services(tokenizer, args, ranks=2) as services:
         return kill_rank(services, cases, args.seed)
 
 
 def _rank_freeze(
     tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace
 ) -> dict[str, Any]:
-    with cluster(tokenizer, ranks=2, step_timeout_s=5.0, **ROOM) as services:
+    with _services(tokenizer, args, ranks=2, step_timeout_s=5.0) as services:
         return freeze_rank(services, cases, args.seed)
 
 
 def _cancels(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
-    with cluster(tokenizer, **ROOM) as services:
+    with _services(tokenizer, args) as services:
         return {
             **storm(services, cases, args.cancels, args.seed),
             "overload": flood(services, cases, 100),
@@ -74,7 +83,7 @@ def _cancels(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -
 
 
 def _freeze(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
-    with cluster(tokenizer, **ROOM) as services:
+    with _services(tokenizer, args) as services:
         found = {
             member.module: freeze(services, member, cases, args.seed)
             for member in (services.verifies[0], services.drafts[0])
@@ -85,13 +94,13 @@ def _freeze(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) ->
 
 def _rolling(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
     draft = other_weights(tokenizer.parent / "other-draft")
-    with cluster(tokenizer, drafts=2, routers=2, **ROOM) as services:
+    with _services(tokenizer, args, drafts=2, routers=2) as services:
         return update_all(services, cases, args.seed, draft=draft)
 
 
 def _soak(tokenizer: Path, cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
     weights = other_weights(tokenizer.parent / "other-draft"), DOMINO_SHIFT
-    with cluster(tokenizer, drafts=2, **ROOM) as services:
+    with _services(tokenizer, args, drafts=2) as services:
         return soak(services, cases, args.soak_s, args.seed, weights, _signalled())
 
 
@@ -159,7 +168,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"verify groups and drafts of the {ON_GPU}; with one "
         "of each steps may begin early (%(default)s)",
     )
-    parser.add_argument("--data-plane", default="auto", help=f"the {ON_GPU}'s (%(default)s)")
+    parser.add_argument(
+        "--data-plane", default="auto", help="how rows go, in every run (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument(

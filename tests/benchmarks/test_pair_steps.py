@@ -10,7 +10,7 @@ import verify_service.load
 from benchmarks.closed_loop import serve, served
 from benchmarks.pair_steps import Load, Pair, times
 from draft_service.config import DraftServiceConfig
-from tests.benchmarks.test_serve import tiny_pair
+from tests.benchmarks.serve_inputs import tiny_pair
 from verify_service.config import VerifyConfig
 from verify_service.timeline import Step
 

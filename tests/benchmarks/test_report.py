@@ -12,7 +12,7 @@ from benchmarks.report_svg import BOTTOM, HEIGHT, TOP, bars, lines, stacks
 from benchmarks.serve_cell import Cells
 from loadtest.record import Record, to_line
 from loadtest.summary import summarise
-from tests.benchmarks.test_serve import cell
+from tests.benchmarks.serve_inputs import cell
 from tests.benchmarks.test_timeline import STEP
 
 ORIGIN: dict[str, Any] = {

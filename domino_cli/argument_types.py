@@ -39,6 +39,13 @@ def _integer(text: str, least: int) -> int:
     return value
 
 
+def host(text: str) -> str:
+    """argparse type: an address or name to listen on."""
+    if not text or any(c.isspace() for c in text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address to listen on")
+    return text
+
+
 def port(text: str) -> int:
     """argparse type: a TCP port, 0 for a free one."""
     if not text.isdecimal() or int(text) > 65535:

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from domino_cli.argument_types import port
+from domino_cli.argument_types import host, port
 from domino_cli.progress import say
 from domino_cli.stack import Stack
 from domino_cli.stack_arguments import (
@@ -16,7 +16,9 @@ from domino_cli.stack_arguments import (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument(
+        "--host", type=host, default="127.0.0.1", help="address to listen on (%(default)s)"
+    )
     parser.add_argument(
         "--port", type=port, default=50050, help="the router's port, 0 for a free one (%(default)s)"
     )

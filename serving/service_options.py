@@ -48,6 +48,8 @@ class ServiceOptions:
     def __post_init__(self) -> None:
         if self.listen is not None:
             path_of(self.listen)
+        if not self.host or any(c.isspace() for c in self.host):
+            raise OptionError("host", self.host, "must be an address or a name to listen on")
         for name in ("port", "metrics_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise OptionError(name, getattr(self, name), "must be in 0..65535")

@@ -86,6 +86,7 @@ def test_help_explains_every_command_without_torch() -> None:
             "--use-generation-config is for services",
         ),
         (["up", "--port", "70000"], "--port: '70000'"),
+        (["up", "--host", ""], "--host: ''"),
         (["up", "--metrics-port", "65534"], "--metrics-port: '65534' leaves no ports"),
         (["up", "--draft", "none", "--width", "4"], "--width 4 needs a draft: give --draft"),
         (

@@ -1,4 +1,4 @@
-"""Every numeric option of the three services: its limits are served, what is beyond is refused."""
+"""Numeric options of the three services, and hosts: limits are served, what is beyond refused."""
 
 import dataclasses
 import math
@@ -37,11 +37,11 @@ def options(kind: type) -> list[tuple[Any, str]]:
     ]
 
 
-def made(config: Any, name: str, value: float) -> float:
+def made(config: Any, name: str, value: float | str) -> float | str:
     return getattr(config(**REQUIRED[config], **{name: value}), name)  # type: ignore[no-any-return]
 
 
-def refused(config: Any, name: str, value: float) -> None:
+def refused(config: Any, name: str, value: float | str) -> None:
     with pytest.raises(OptionError, match=f"option {name}: ") as caught:
         made(config, name, value)
     assert (caught.value.field, str(caught.value.value)) == (name, str(value))
@@ -57,6 +57,14 @@ def test_counts(config: Any, name: str) -> None:
     if name in ("port", "metrics_port"):
         assert made(config, name, 65535) == 65535
         refused(config, name, 65536)
+
+
+@pytest.mark.parametrize("config", [config for config, name in options(str) if name == "host"])
+@pytest.mark.parametrize("value", ["", " ", "a host", "127.0.0.1\n"])
+def test_hosts(config: Any, value: str) -> None:
+    """Prevents gRPC's own words for an address that is none, after models have loaded."""
+    assert made(config, "host", "0.0.0.0") == "0.0.0.0"
+    refused(config, "host", value)
 
 
 @pytest.mark.parametrize(

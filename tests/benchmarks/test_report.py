@@ -1,7 +1,7 @@
 """The page of plots: well-formed, self-contained, and drawing what it was given."""
 
 import xml.etree.ElementTree as xml
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ import pytest
 from benchmarks.report_html import report
 from benchmarks.report_svg import BOTTOM, HEIGHT, TOP, bars, lines, stacks
 from benchmarks.serve_cell import Cells
-from loadtest.record import Record, to_line
+from loadtest.record import to_line
 from loadtest.summary import summarise
-from tests.benchmarks.serve_inputs import cell
+from tests.benchmarks.serve_inputs import RECORD, cell
 from tests.benchmarks.test_timeline import STEP
 
 ORIGIN: dict[str, Any] = {
@@ -57,15 +57,9 @@ def test_names_are_escaped_and_curves_drawn() -> None:
 
 def test_the_page_needs_nothing_else_and_tells_what_is_partial(tmp_path: Path) -> None:
     """Prevents plots that need a network, and a crash that shows nowhere."""
-    record = Record(
+    record = replace(
+        RECORD,
         workload="gsm8k",
-        index=0,
-        turn=0,
-        sent_s=0.0,
-        scheduled_s=0.0,
-        token_times_s=(0.1, 0.2),
-        token_counts=(1, 3),
-        end_s=0.2,
         verify_steps=1,
         step_tokens=3,
         proposed_tokens=7,

@@ -2,6 +2,8 @@
 
 import argparse
 
+from serving.address import is_host
+
 
 def positive(text: str) -> int:
     """argparse type: an integer of at least 1."""
@@ -41,7 +43,7 @@ def _integer(text: str, least: int) -> int:
 
 def host(text: str) -> str:
     """argparse type: an address or name to listen on."""
-    if not text or any(c.isspace() for c in text):
+    if not is_host(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no address to listen on")
     return text
 

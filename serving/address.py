@@ -1,4 +1,4 @@
-"""What may stand for a place to connect to: host:port or unix:/path."""
+"""What may stand for a place to connect to, host:port or unix:/path, and for one to listen on."""
 
 import re
 
@@ -11,3 +11,8 @@ def is_address(text: str) -> bool:
         return True
     found = re.fullmatch(r"[^/\s]+:([0-9]{1,5})", text)  # gRPC takes 99999 for 34463
     return found is not None and 0 < int(found[1]) < 65536
+
+
+def is_host(text: str) -> bool:
+    """Whether it can be an address or a name to listen on."""
+    return re.fullmatch(r"\S+", text) is not None

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from serving.address import is_host
 from serving.log import LogFormat
 from serving.options import OptionError, field
 from serving.peers import AllowedCallers, Gate
@@ -48,7 +49,7 @@ class ServiceOptions:
     def __post_init__(self) -> None:
         if self.listen is not None:
             path_of(self.listen)
-        if not self.host or any(c.isspace() for c in self.host):
+        if not is_host(self.host):
             raise OptionError("host", self.host, "must be an address or a name to listen on")
         for name in ("port", "metrics_port"):
             if not 0 <= getattr(self, name) <= 65535:

@@ -23,7 +23,7 @@ CALM_KEPT, CALM_PRIOR_STEPS = 0.9995, 4 * PRIOR_STEPS
 
 class ModeAcceptance:
     """Places that nobody has tried are hoped to be good, so that narrow steps lead to wider ones;
-    where not `hopeful` they are taken for like those before them."""
+    where not `hopeful` they are taken for like those before them, and luck counts for less."""
 
     def __init__(self, most: int, *, hopeful: bool = True) -> None:
         """most: draft tokens at most."""

@@ -47,9 +47,12 @@ def counted_rows() -> Iterator[dict[str, float]]:
 
 
 def planes(verify: Verify) -> list[DataPlane.ValueType]:
+    return planes_of(verify.stub)
+
+
+def planes_of(stub: verify_pb2_grpc.VerifyServiceStub) -> list[DataPlane.ValueType]:
     """Of the links, as GetLoads tells."""
-    loads = verify.stub.GetLoads(verify_pb2.GetLoadsRequest())
-    return [link.data_plane for link in loads.draft_links]
+    return [link.data_plane for link in stub.GetLoads(verify_pb2.GetLoadsRequest()).draft_links]
 
 
 def batch(draft: Draft, verify: Verify) -> Answers:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from domino_serve.v1 import draft_pb2, verify_pb2, verify_pb2_grpc
+from domino_serve.v1 import draft_pb2, verify_pb2_grpc
 from serving.channel import channel
 from serving.transport import choice
 from serving.transport.nccl import MappedNccl
@@ -19,7 +19,7 @@ from tests.services.checkpoints import other_weights
 from tests.services.processes import running
 from tests.services.requests import generate, seat, start, until_drafted
 from tests.services.served import Draft, Verify, serve_draft, serve_verify
-from tests.services.test_data_planes import place_at, planes
+from tests.services.test_data_planes import place_at, planes, planes_of
 from verify_service import draft_links, draft_recovery
 
 PROMPT, NEW = PROMPTS[0], 60
@@ -49,8 +49,7 @@ def test_a_verify_service_that_is_killed_costs_the_others_nothing() -> None:
         expected, _ = generate(verify.stub, PROMPT, NEW)
         call = start(verify_pb2_grpc.VerifyServiceStub(calls), PROMPT, 400, place_at(draft))
         call.read(20)
-        loads = verify_pb2_grpc.VerifyServiceStub(calls).GetLoads(verify_pb2.GetLoadsRequest())
-        assert [link.data_plane for link in loads.draft_links] == [NCCL]
+        assert planes_of(verify_pb2_grpc.VerifyServiceStub(calls)) == [NCCL]
         assert dying.end(signal.SIGKILL) == -signal.SIGKILL
         ids, done = generate(verify.stub, PROMPT, NEW, place_at(draft))
         assert planes(verify) == [NCCL]

@@ -6,6 +6,7 @@ all ranks see the same bits, whatever the number of rows.
 
 import atexit
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from serving.options import OptionError
+
+LETTING_GO_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,17 @@ def join(device: torch.device) -> Ranks:
 
 
 def join_on_cpus() -> None:
-    """Raises ValueError or RuntimeError, as torch does.
-
-    The group is left at exit: gloo's threads abort a process that ends in one, now and then.
-    """
+    """Raises ValueError or RuntimeError, as torch does."""
     dist.init_process_group("gloo")
-    atexit.register(dist.destroy_process_group)
+    atexit.register(leave_gloo)
+
+
+def leave_gloo() -> None:
+    """For the exit of a process: leaves the group while Python still runs.
+
+    gloo's threads let go of the tensors that they sent behind the caller's back. One that does so
+    while the interpreter ends, aborts the process (PyThread_exit_thread, before Python 3.14). The
+    group's end waits for them, unless something still holds it, as FSDP's caches do: hence time.
+    """
+    dist.destroy_process_group()
+    time.sleep(LETTING_GO_S)

@@ -12,6 +12,7 @@ from domino_kernels.rollout import Mode
 from domino_kernels.rollout_shard import VocabShard
 from domino_kernels.rollout_tp import TpRollout, Way
 from domino_kernels.rollout_weights import DominoWeights
+from serving.ranks import leave_gloo
 from tests.kernels.recorded_head import recorded_head, tied
 
 
@@ -29,7 +30,7 @@ class Case:
 def join(rank: int, store: str) -> dist.ProcessGroup:
     """store: a file that both ranks can reach and that does not exist yet."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    atexit.register(dist.destroy_process_group)  # gloo may abort a process that ends in a group
+    atexit.register(leave_gloo)
     group = dist.group.WORLD
     assert group is not None
     return group

@@ -6,6 +6,7 @@ import signal
 from domino_cli.service_process import Event, ServiceProcess
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     services = [
         ServiceProcess(

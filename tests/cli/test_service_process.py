@@ -58,7 +58,7 @@ def test_services_end_with_whoever_started_them(number: signal.Signals) -> None:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         services = [os.pidfd_open(pid) for pid in pids]
         parent.send_signal(number)
-        assert parent.wait() == -number
+        assert parent.wait(30) == -number
     assert len(services) == 2
     for service in services:
         assert select.select([service], [], [], 30)[0], "a service outlives its parent"

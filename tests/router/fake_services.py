@@ -245,12 +245,13 @@ class FakeDraft(draft_pb2_grpc.DraftServiceServicer):
 
 
 FULL = Overloaded("all seats are taken")
+WORKERS = 16  # calls that one service answers at once
 
 
 @contextmanager
 def served(service: FakeVerify | FakeDraft, port: int = 0) -> Iterator[str]:
     """The service on a loopback port; gives its address."""
-    server = grpc.server(ThreadPoolExecutor(16), options=SERVER_OPTIONS)
+    server = grpc.server(ThreadPoolExecutor(WORKERS), options=SERVER_OPTIONS)
     if isinstance(service, FakeVerify):
         verify_pb2_grpc.add_VerifyServiceServicer_to_server(service, server)
     else:

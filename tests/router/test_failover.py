@@ -1,6 +1,7 @@
 """Verify groups that go, refuse or differ: the client's stream goes on, each token once."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -8,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from domino_client import Client
+from domino_client import Chunk, Client
 from domino_serve.v1 import verify_pb2
 from serving.errors import Draining, Overloaded, PeerUnavailable
-from tests.router.fake_services import HANG, MAX_CONTEXT, FakeDraft, FakeVerify, served
+from tests.router.fake_services import HANG, MAX_CONTEXT, WORKERS, FakeDraft, FakeVerify, served
 from tests.router.router_process import running_router
 from tests.router.tiny_tokenizer import byte_level
 
@@ -36,6 +37,28 @@ class Groups:
         router = running_router(target, ",".join(addresses), *flags)
         address = stack.enter_context(router)
         self.client = stack.enter_context(Client(address, timeout_s=60))
+        self._begun: list[Iterator[Chunk]] = []
+
+    def begin(self, count: int) -> None:
+        """So many requests at once, which never end; each has its first token then."""
+        streams = [self.client.stream(token_ids=[HANG]) for _ in range(count)]
+        self._begun += map(iter, streams)
+        for chunks in self._begun[-count:]:
+            next(chunks)
+
+    def begin_everywhere(self) -> list[int]:
+        """Begins requests until each service has had as many: how many. The router is ready with
+        the first service that answers."""
+        self.begin(1)
+        while len({*(counts := self.counts())}) > 1:
+            assert max(counts) < WORKERS, "one service gets all requests"
+            time.sleep(0.2)
+            self.begin(1)
+        return counts
+
+    def counts(self) -> list[int]:
+        """Requests that each service has had."""
+        return [fake.requests.qsize() for fake in self.fakes]
 
     def stop_the_one_running(self) -> tuple[FakeVerify, verify_pb2.VerifyServiceGenerateRequest]:
         """Ends the service that has a request, as a crash does; gives the other one."""
@@ -119,7 +142,9 @@ def test_a_group_lost_between_the_last_token_and_the_last_word(
 @pytest.mark.parametrize("refusal", [FULL, Draining(), PeerUnavailable("verify", "no engine")])
 def test_a_group_that_refuses_is_passed_over(target: Path, refusal: Any) -> None:
     """Prevents refusing a client while another group has room."""
-    with groups(target, FakeVerify(refusal=refusal), FakeVerify()) as running:
+    with groups(target, FakeVerify(), FakeVerify()) as running:
+        running.begin_everywhere()
+        running.fakes[0].refusal = refusal
         for _ in range(4):
             done = running.client.generate(token_ids=[9], max_tokens=2)
             assert done.token_ids == (10, 11)
@@ -127,25 +152,30 @@ def test_a_group_that_refuses_is_passed_over(target: Path, refusal: Any) -> None
 
 def test_all_groups_full_is_overload_with_a_time(target: Path) -> None:
     """Prevents clients that hammer a full service for want of a time to wait."""
-    fakes = [FakeVerify(refusal=FULL), FakeVerify(refusal=FULL)]
-    with groups(target, *fakes) as running:
+    with groups(target, FakeVerify(), FakeVerify()) as running:
+        before = running.begin_everywhere()
+        for fake in running.fakes:
+            fake.refusal = FULL
         with pytest.raises(Overloaded) as caught:
             running.client.generate(token_ids=[9], max_tokens=2)
         assert caught.value.retry_after_s == 1.0
-        assert [fake.requests.qsize() for fake in fakes] == [1, 1]
+        assert running.counts() == [count + 1 for count in before]
 
 
 def test_a_stream_that_has_begun_waits_for_a_group(target: Path) -> None:
     """Prevents losing a stream whose only group is restarted or full for a moment."""
-    with groups(target, FakeVerify(hang_after=2), FakeVerify(refusal=FULL)) as running:
+    with groups(target, FakeVerify(hang_after=2), FakeVerify()) as running:
+        running.begin_everywhere()
         second = running.fakes[1]
+        second.refusal = FULL
         stream = running.client.stream(token_ids=[99], max_tokens=8)
         chunks = iter(stream)
         got = [next(chunks), next(chunks)]
         while not second.requests.empty():
             second.requests.get()
         running._servers[0].close()
-        second.requests.get(timeout=30)
+        while second.requests.get(timeout=30).prompt_ids[0] != 99:
+            pass
         second.refusal = None
         got += chunks
     assert [id_ for chunk in got for id_ in chunk.token_ids] == list(range(100, 108))
@@ -163,14 +193,10 @@ def test_a_request_that_breaks_every_group_ends(target: Path) -> None:
 
 def test_requests_go_to_the_least_loaded_group(target: Path) -> None:
     """Prevents one group from queueing while another idles."""
-    with groups(target, *hanging()) as running:
-        streams = [running.client.stream(token_ids=[99], max_tokens=9) for _ in range(6)]
-        begun = [iter(stream) for stream in streams]
-        for chunks in begun:
-            next(chunks)
-        assert [fake.requests.qsize() for fake in running.fakes] == [3, 3]
-        for stream in streams:
-            stream.cancel()
+    with groups(target, FakeVerify(), FakeVerify()) as running:
+        before = running.begin_everywhere()
+        running.begin(6)
+        assert running.counts() == [count + 3 for count in before]
 
 
 def test_a_group_with_another_model_is_not_used(target: Path) -> None:

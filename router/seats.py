@@ -68,7 +68,8 @@ class DraftSeats:
     async def __aexit__(self, *_: object) -> None:
         self._watcher.cancel()
         await asyncio.gather(self._watcher, *self._releases, return_exceptions=True)
-        for draft in self._drafts.values():
+        drafts, self._drafts = self._drafts, {}  # they are gone for whoever ends later
+        for draft in drafts.values():
             await draft.channel.close()
 
     def addresses(self) -> tuple[str, ...]:

@@ -43,6 +43,23 @@ def test_time_that_one_draft_used_up_is_not_held_against_the_others() -> None:
         asyncio.run(run((address,)))
 
 
+def test_a_request_that_outlives_the_seats_gives_nothing_back() -> None:
+    """A router told to end at once wrote, for each call it cut off, that a channel is closed, with
+    a trace."""
+
+    async def run(addresses: tuple[str, ...]) -> None:
+        async with DraftSeats(StaticAddresses(addresses), timeout_s=30) as seats:
+            while not seats.addresses():
+                await asyncio.sleep(0)
+            holding = seats.hold(WORK, Endpoint(address="verify:1", node=HERE))
+            assert await holding.__aenter__()
+        await holding.__aexit__(None, None, None)
+        await asyncio.gather(*seats._releases)
+
+    with served(FakeDraft()) as address:
+        asyncio.run(run((address,)))
+
+
 @pytest.mark.parametrize("refusal", [FULL, BadRequest("max_positions", "too many")], ids=str)
 def test_a_draft_that_refuses_one_request_is_asked_for_the_next(refusal: ServingError) -> None:
     """Prevents a request that no draft can take from keeping others from all of them."""

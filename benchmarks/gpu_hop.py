@@ -3,7 +3,7 @@
 Weights are RANDOM (`python -m benchmarks.random_pair FOLDER`), acceptance is SYNTHETIC, at the
 lengths the Domino authors published. Steps are read from the verify service's timeline: those in
 which every request drafts (with ping-pong half of them; ms is then half a cycle's). The same by the
-local socket and by gRPC's stream.
+local socket, by gRPC's stream, and with rows by NCCL.
 """
 
 import argparse
@@ -32,11 +32,12 @@ LABEL = "RANDOM WEIGHTS, SYNTHETIC ACCEPTANCE, Qwen3-8B shapes, bfloat16, prompt
 HOP_MS = {1: 0.35, 32: 0.5}
 OVER_VLLM = {1: 1.08, 8: 1.12, 32: 1.03}
 ROUNDS = 3
-# The draft's options. In-process: verify and draft are one. By gRPC although services share a host;
-# by the local socket as a user has it; with steps that begin when they are asked for, and so that
-# both sides sleep until they hear of each other.
+# The draft's options. In-process: verify and draft are one. Rows by NCCL, which no early step
+# takes. By gRPC although services share a host; by the local socket as a user has it; with steps
+# that begin when they are asked for, and so that both sides sleep until they hear of each other.
 WAYS: dict[str, list[str]] = {
     "in-process": [],
+    "nccl": [],
     "grpc": ["--no-step-socket"],
     "socket": [],
     "asked": ["--no-early-steps"],
@@ -103,7 +104,7 @@ def measured(args: argparse.Namespace, way: str, turn: str) -> Iterator[dict[str
             config = HopStack(
                 way=way,
                 turn=turn,
-                data_plane="in-process" if way == "in-process" else None,
+                data_plane=way if way in ("in-process", "nccl") else None,
                 target=args.pair / "target",
                 draft=args.pair / "draft",
                 mode="domino",

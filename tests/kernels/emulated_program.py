@@ -4,7 +4,7 @@ import ctypes
 import subprocess
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from domino_kernels.cuda.program import HERE, Definitions
 
@@ -15,17 +15,17 @@ WARPS = 2  # of a CTA; a GPU's has 16
 @cache
 def library(definitions: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     """The kernel of rollout.cu with these definitions."""
-    folder = Path(mkdtemp(prefix="emulated"))
     parts = NAMES / "emulated_warp.h", HERE / "rollout.cu", NAMES / "emulated_main.h"
-    code, built = folder / "rollout.cpp", folder / "rollout.so"
-    code.write_text("".join(f'#include "{part}"\n' for part in parts))
     flags = [f"-D{key}={value}" for key, value in definitions]
     command = ["g++", "-O1", "-std=c++17", "-w", "-fPIC", "-shared", *flags]
-    done = subprocess.run(
-        [*command, "-o", str(built), str(code)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return ctypes.CDLL(str(built))
+    with TemporaryDirectory() as folder:
+        code, built = Path(folder) / "rollout.cpp", Path(folder) / "rollout.so"
+        code.write_text("".join(f'#include "{part}"\n' for part in parts))
+        done = subprocess.run(
+            [*command, "-o", str(built), str(code)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return ctypes.CDLL(str(built))
 
 
 def launch(definitions: Definitions, shared_bytes: int, *ranks: ctypes.Structure) -> None:

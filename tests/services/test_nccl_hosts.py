@@ -1,4 +1,4 @@
-"""Rows by NCCL on one GPU, between services that take each other for those of another host."""
+"""Rows by NCCL between two GPUs, or on one where services take each other for other hosts'."""
 
 import signal
 
@@ -18,8 +18,14 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 PROMPT, NEW = PROMPTS[0], 60
-DRAFT = {"data_plane": "nccl", "device": "cuda"}
-VERIFY = {**DRAFT, "width": 8}
+VERIFY = {"data_plane": "nccl", "device": "cuda:0", "width": 8}
+DRAFT = {"data_plane": "nccl"}
+ONE = pytest.param("cuda:0", id="one-gpu-two-hosts")
+TWO = pytest.param(
+    "cuda:1",
+    marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+    id="two-gpus-one-host",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +34,19 @@ def over_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_IB_DISABLE", "1")
 
 
-def test_rows_come_from_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", [ONE, TWO])
+def test_rows_come_from_another_gpu(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     """Rows that are lost or late on the way cost acceptance; a draft that is killed while NCCL's
     kernels wait for it must leave no GPU waiting, and its successor gets a pair of its own."""
-    monkeypatch.setenv("NCCL_HOSTID", "draft")
-    with running("draft_service", **DRAFT) as draft:
-        monkeypatch.setenv("NCCL_HOSTID", "verify")
+
+    def host(name: str) -> None:
+        if device == VERIFY["device"]:
+            monkeypatch.setenv("NCCL_HOSTID", name)
+
+    own = DRAFT | {"device": device}
+    host("draft")
+    with running("draft_service", **own) as draft:
+        host("verify")
         with running("verify_service", **VERIFY) as verify, channel(verify.address) as calls:
             stub = verify_pb2_grpc.VerifyServiceStub(calls)
             plain, _ = generate(stub, PROMPT, 400)
@@ -50,8 +63,8 @@ def test_rows_come_from_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
             ids, _ = call.finish()
             assert ids == plain
             assert generate(stub, PROMPT, NEW)[0] == plain[:NEW]
-            monkeypatch.setenv("NCCL_HOSTID", "draft")
-            with running("draft_service", **DRAFT) as again:
+            host("draft")
+            with running("draft_service", **own) as again:
                 answers = until_drafted(stub, PROMPT, NEW, lambda: place_at(again))
                 assert [ids for ids, _ in answers] == [plain[:NEW]] * len(answers)
                 assert NCCL in planes_of(stub), verify.log
@@ -62,7 +75,7 @@ def test_what_nccl_refuses_goes_inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks of one GPU on one host: refused by NCCL, which must end neither service."""
     monkeypatch.setenv("NCCL_HOSTID", "one")
     with (
-        running("draft_service", **DRAFT) as draft,
+        running("draft_service", **DRAFT, device=VERIFY["device"]) as draft,
         running("verify_service", **VERIFY) as verify,
         channel(verify.address) as calls,
     ):

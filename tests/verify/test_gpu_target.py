@@ -34,7 +34,8 @@ def work(ids, start, pages, sampling=None):
     return Work(sequence=Sequence(request, pages=pages, kv_len=start), ids=ids, choices=len(ids))
 
 SHAPE |= {"num_hidden_layers": 2, "num_attention_heads": 4}
-folder = Path(tempfile.mkdtemp())
+scratch = tempfile.TemporaryDirectory()
+folder = Path(scratch.name)
 write_target(FAMILY, folder)
 checkpoint, config = open_target(folder)
 taps = (1, 0)

@@ -77,7 +77,7 @@ class FakeNccl:
         fields = (given.cga_cluster_size, given.min_ctas, given.max_ctas)
         if (given.size, given.magic, given.version) != (40, 0xCAFEBEEF, 21700) or given.blocking:
             return INVALID
-        if ranks.value != 2 or set(fields) != {UNDEFINED} or given.net_name is not None:
+        if ranks.value != 2 or fields != (UNDEFINED, UNDEFINED, 1) or given.net_name is not None:
             return INVALID
         with self._lock:
             group = self._groups.setdefault(bytes(unique_id.internal), Group())

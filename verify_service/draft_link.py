@@ -18,7 +18,7 @@ from serving.errors import (
     from_rpc_error,
 )
 from serving.tensors import DTYPES
-from serving.transport.plane import NAMES, NONE, PLANES, MakeMemory, Plane
+from serving.transport.plane import NAMES, NONE, PLANES, SLOT_BYTES, MakeMemory, Plane
 from serving.transport.sender import Sender
 from verify_service.draft_memory import agree
 from verify_service.metrics import ROWS
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_ROW_BYTES = 16 << 20  # of one message, far from gRPC's limit
+MAX_ROW_BYTES = SLOT_BYTES  # of one message; inline far from gRPC's limit
 
 
 class DraftUpdated(Exception):

@@ -57,7 +57,7 @@ def test_what_was_taken_stays_when_the_slot_is_filled_again() -> None:
 
 
 def test_memory_is_used_again_and_nothing_stays_open(driver: ctypes.CDLL) -> None:
-    """Each draft that comes and goes would cost 16 MiB of GPU memory; freeing it is not allowed."""
+    """Each draft that comes and goes would cost 32 MiB of GPU memory; freeing it is not allowed."""
     pool = CudaPool(DEVICE)
     handles, before = set(), counts()
     for _ in range(3):
@@ -81,7 +81,7 @@ def counts() -> tuple[float, ...]:
 def test_memory_that_cannot_be_prepared_is_kept_for_the_next_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A GPU that was full for a moment would lose 16 MiB more at each attempt."""
+    """A GPU that was full for a moment would lose 32 MiB more at each attempt."""
     pool = CudaPool(DEVICE)
     pool.give_back(pool.take()._allocation)
     own = counts()[2]
@@ -131,7 +131,8 @@ def test_offers_are_not_believed(
 def test_memory_smaller_than_said_is_refused(driver: ctypes.CDLL) -> None:
     """Reading behind it would be a fault of the whole GPU."""
     offer = offer_of(CudaPool(DEVICE))
-    offer.slot_bytes = 16 << 20
+    offer.slots += 1
+    offer.cuda_ipc.filled.append(offer.cuda_ipc.filled[0])
     answer = Receiver({CUDA_IPC: lambda offer: MappedCuda(offer, DEVICE)}).answer(offer)
     assert "bytes, not" in answer.refusal
     assert (driver.fake_opened(), driver.fake_events()) == (0, 0)
@@ -172,6 +173,6 @@ def test_the_columns_of_rows_are_checked_first() -> None:
     both = pair(CudaPool(DEVICE))
     message = both.message(numbers(2), 1)
     message.rows.shape[0] = 1 << 40
-    with pytest.raises(BadRequest, match="exceed 2 slots of 8388608 bytes"):
+    with pytest.raises(BadRequest, match="exceed 2 slots of 16777216 bytes"):
         both.taken(message)
     assert both.taken(both.message(numbers(2), 2)).shape == (2, COLUMNS)

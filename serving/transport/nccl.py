@@ -1,7 +1,7 @@
 """Rows from host to host: verify's GPU sends them to the draft's by NCCL, on CPUs over TCP.
 
 A pair of ranks for each stream, made while the two agree, so that services come and go as they do.
-Nothing is shared: a thread sends what was staged in a slot, and sees that it is taken in time.
+Nothing is shared: what was staged in a slot is sent, and a thread sees that it is taken in time.
 """
 
 import logging
@@ -47,9 +47,10 @@ class OwnNccl:
         self._pair: Pair = pair
         self._slot_bytes, self._group = slot_bytes, pair.group()
         self.nonce = secrets.token_bytes(NONCE_BYTES)
-        self._filled = queue.SimpleQueue[tuple[Tensor, torch.cuda.Event | None] | None]()
+        self._begun = queue.SimpleQueue[Tensor | None]()
         self._lost: RuntimeError | None = None
-        self._put(0, 0, torch.frombuffer(bytearray(self.nonce), dtype=torch.uint8).to(device))
+        nonce = torch.frombuffer(bytearray(self.nonce), dtype=torch.uint8).to(device)
+        self._nonce = self._staged_in(0, 0, nonce)
         self._sending = threading.Thread(target=self._send, name="rows", daemon=True)
         self._sending.start()
 
@@ -62,15 +63,21 @@ class OwnNccl:
     def fill(self, slot: int, rows: Tensor, sequence_number: int) -> None:
         if self._lost:
             raise self._lost
-        self._put(slot, sequence_number, rows.detach().contiguous().view(-1).view(torch.uint8))
+        content = rows.detach().contiguous().view(-1).view(torch.uint8)
+        # By this thread: another would get its turn behind those that stream tokens.
+        self._begin(self._staged_in(slot, sequence_number, content))
 
     def close(self) -> None:
         self._lost = self._lost or PairLost("was closed")
-        self._filled.put(None)
+        self._begun.put(None)
         self._pair.close()
         self._sending.join(_END_S)  # inside torch at the process' end it would take that down
 
-    def _put(self, slot: int, number: int, content: Tensor) -> None:
+    def _begin(self, buffer: Tensor) -> None:
+        self._pair.begin(buffer)
+        self._begun.put(buffer)
+
+    def _staged_in(self, slot: int, number: int, content: Tensor) -> Tensor:
         """Copied here and now: the next pass may write over the rows before they are sent."""
         buffer = self._staged[slot, : HEAD_BYTES + content.nbytes]
         head = buffer[:16].view(torch.int64)
@@ -79,14 +86,15 @@ class OwnNccl:
             buffer[HEAD_BYTES:].copy_(content)
         else:  # torch's own copy may wake a thread on every core
             np.copyto(buffer[HEAD_BYTES:].numpy(), content.numpy())
-        self._filled.put((buffer, self._pair.mark()))
+        return buffer
 
     def _send(self) -> None:
-        """Joins, and sends in turn what was filled."""
+        """Joins, and sees that what has begun ends."""
         try:
             self._pair.join(time.monotonic() + JOIN_S)
-            while filled := self._filled.get():
-                self._pair.send(*filled, time.monotonic() + MOVE_S)
+            self._begin(self._nonce)
+            while (buffer := self._begun.get()) is not None:
+                self._pair.finish(buffer, time.monotonic() + MOVE_S)
         except RuntimeError as error:
             if not self._lost:
                 self._lost = error

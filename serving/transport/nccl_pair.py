@@ -26,6 +26,7 @@ _UNDEFINED: Final = -(1 << 31)
 # Rows take no longer by one channel than by all, whose buffers took 260 MiB of verify's GPU and 520
 # of the draft's for each stream (one: 13 and 22). NCCL_MAX_CTAS of the environment wins.
 _CHANNELS: Final = 1
+_LAUNCH_S: Final = 0.1  # what was begun before was answered; it has been launched long ago
 _SPIN_S: Final = 5e-4  # so long it looks without sleeping: rows take less, waking up takes 0.1 ms
 _RAREST_S: Final = 2e-3  # between looks, later
 
@@ -90,18 +91,17 @@ class NcclPair:
                 "ncclCommInitRankConfig", made, ctypes.c_int(2), self._id, rank,
                 ctypes.byref(config),
             )  # fmt: skip
-            self._look(lambda: True, until)
+        self._look(lambda: True, until)
 
-    def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+    def begin(self, buffer: Tensor) -> None:
+        self._begin("ncclSend", buffer)
 
-    def send(self, buffer: Tensor, after: torch.cuda.Event | None, until: float) -> None:
-        self._move("ncclSend", buffer, after, until)
+    def finish(self, buffer: Tensor, until: float) -> None:
+        self._finish(until, spins=False)
 
     def receive(self, buffer: Tensor, until: float) -> None:
-        self._move("ncclRecv", buffer, self.mark(), until)
+        self._begin("ncclRecv", buffer)
+        self._finish(until, spins=True)
 
     def close(self) -> None:
         self._is_closed = True
@@ -111,36 +111,42 @@ class NcclPair:
                 with torch.cuda.device(self._device):
                     _library().ncclCommAbort(communicator)
 
-    def _move(
-        self, name: str, buffer: Tensor, after: torch.cuda.Event | None, until: float
-    ) -> None:
+    def _begin(self, name: str, buffer: Tensor) -> None:
+        self._look(lambda: True, time.monotonic() + _LAUNCH_S)  # of the one before
         buffer.record_stream(self._stream)  # its memory is nobody else's while it is under way
         place, size = ctypes.c_void_p(buffer.data_ptr()), ctypes.c_size_t(buffer.nbytes)
         kind, peer = ctypes.c_int(_UINT8), ctypes.c_int(1 - self._rank)
         stream = ctypes.c_void_p(self._stream.cuda_stream)
         with self._used():
-            if after:
-                self._stream.wait_event(after)
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
             _call(name, place, size, kind, peer, self._communicator, stream)
-            self._look(lambda: True, until)  # launched, by a thread of NCCL
+
+    def _finish(self, until: float, *, spins: bool) -> None:
+        self._look(lambda: True, until, spins=spins)  # launched, by a thread of NCCL
+        with self._used():
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record(self._stream)
-            self._look(done.query, until)
+        self._look(done.query, until, spins=spins)
 
-    def _look(self, is_done: Callable[[], bool], until: float) -> None:
-        """Returns once nothing is in progress and it is done; raises PairLost."""
+    def _look(self, is_done: Callable[[], bool], until: float, *, spins: bool = True) -> None:
+        """Returns once nothing is in progress and it is done; raises PairLost.
+
+        spins: looks at once; else the caller is in no hurry, and leaves Python's lock to others.
+        """
         state, began = ctypes.c_int(), time.monotonic()
         while True:
-            if self._is_closed:
-                raise PairLost("was closed")
-            _call("ncclCommGetAsyncError", self._communicator, ctypes.byref(state))
-            _check("NCCL", state.value, self._communicator)
-            if state.value == _SUCCESS and is_done():
-                return
+            if not spins:
+                time.sleep(_RAREST_S)
+            with self._used():
+                _call("ncclCommGetAsyncError", self._communicator, ctypes.byref(state))
+                _check("NCCL", state.value, self._communicator)
+                if state.value == _SUCCESS and is_done():
+                    return
             if (now := time.monotonic()) > until:
                 raise PairLost("timed out")
             waited = now - began
-            time.sleep(min(waited / 8, _RAREST_S) if waited > _SPIN_S else 0.0)
+            if spins:
+                time.sleep(min(waited / 8, _RAREST_S) if waited > _SPIN_S else 0.0)
 
     @contextmanager
     def _used(self) -> Iterator[None]:

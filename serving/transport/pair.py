@@ -6,7 +6,6 @@ Kinds: serving.transport.nccl_pair between GPUs, serving.transport.tcp_pair betw
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -17,22 +16,22 @@ class PairLost(RuntimeError):
 class Pair(Protocol):
     """One rank. Buffers are uint8, on the rank's device; `until` is on the monotonic clock.
 
-    Every call but `close` is one thread's.
+    Every call but `close` and `begin` is one thread's.
     """
 
     def join(self, until: float) -> None:
         """Returns when both ranks are there; raises PairLost."""
         ...
 
-    def mark(self) -> "torch.cuda.Event | None":
-        """What the device's current stream has been given so far, for `send`; any thread's."""
+    def begin(self, buffer: "Tensor") -> None:
+        """A GPU sends it behind what its current stream has been given so far; nothing waits.
+
+        One thread at a time; raises PairLost.
+        """
         ...
 
-    def send(self, buffer: "Tensor", after: "torch.cuda.Event | None", until: float) -> None:
-        """Returns when the other side has it, for which no stream of the caller waits.
-
-        Raises PairLost.
-        """
+    def finish(self, buffer: "Tensor", until: float) -> None:
+        """After `begin`, in the same order: returns when the other side has it; raises PairLost."""
         ...
 
     def receive(self, buffer: "Tensor", until: float) -> None:

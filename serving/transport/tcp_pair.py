@@ -62,10 +62,10 @@ class TcpPair:
                 self._socket.sendall(self._token)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def mark(self) -> None:
-        """Tensors of a CPU are there."""
+    def begin(self, buffer: Tensor) -> None:
+        """Nothing: a CPU sends while somebody waits for it."""
 
-    def send(self, buffer: Tensor, after: object, until: float) -> None:
+    def finish(self, buffer: Tensor, until: float) -> None:
         with self._used():
             self._within(until).sendall(buffer.numpy().data)
 

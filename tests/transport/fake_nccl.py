@@ -144,7 +144,7 @@ class Stream:
         Stream.count += 1
         self.cuda_stream = Stream.count
 
-    def wait_event(self, event: object) -> None: ...
+    def wait_stream(self, stream: object) -> None: ...
 
 
 @contextmanager

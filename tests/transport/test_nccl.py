@@ -1,5 +1,6 @@
 """Rows that are sent, by NCCL and by TCP: the same bits, in step, and every wait ends."""
 
+import queue
 import threading
 import time
 from contextlib import ExitStack
@@ -123,24 +124,21 @@ def test_whoever_waits_is_woken_by_close(devices: Devices) -> None:
         mapped = both.receiver._memory
         assert isinstance(mapped, MappedNccl)
         found: list[str] = []
+        begun = threading.Event()
 
         def wait() -> None:
+            begun.set()
             with pytest.raises(PairLost) as lost:
                 mapped._received(2, 8, time.monotonic() + NEVER_S)
             found.append(str(lost.value))
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        while not busy(mapped):
-            time.sleep(0.001)
+        begun.wait()
+        time.sleep(SOON_S / 10)
         mapped.close()
         waiting.join()
         assert found == ["was closed"]
-
-
-def busy(mapped: MappedNccl) -> bool:
-    """Whether somebody uses its pair."""
-    return bool(mapped._pair._busy.locked())  # type: ignore[attr-defined]
 
 
 def test_streams_at_once(devices: Devices) -> None:
@@ -164,6 +162,14 @@ def test_streams_at_once(devices: Devices) -> None:
         for thread in threads:
             thread.join()
         assert wrong == []
+
+
+def test_rows_of_a_gpu_wait_for_no_thread_of_their_own() -> None:
+    """Its turn comes behind those that stream tokens: 2 ms of a step of 32 requests."""
+    with fake_nccl.in_place(), pair((CPU, CPU)) as both:
+        sending(both)._begun = queue.SimpleQueue()  # that thread hears of nothing more
+        message = both.message(numbers(3), 1)
+        assert torch.equal(both.taken(message), numbers(3))
 
 
 def test_what_nccl_says_is_passed_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,10 +1,13 @@
 """What goes from a verify step to the draft's on the device, under Triton's interpreter."""
 
+from typing import Any
+
 import pytest
+import torch
 
 from tests.kernels.interpreted import run_interpreted
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 
 HAND_OVER = """
 import numpy as np
@@ -96,3 +99,37 @@ def test_rows_and_blocks_are_the_hosts() -> None:
 def test_pretended_steps_keep_what_is_asked() -> None:
     """A benchmark of another acceptance than its label says."""
     run_interpreted(PRETEND)
+
+
+def forms(kernel: Any, ints: torch.Tensor, number: int) -> list[Any]:
+    """By what Triton tells compiled forms of a kernel from each other."""
+    from triton.runtime import jit
+
+    rows = torch.zeros(4, 16)  # of an allocation of their own
+    values = [
+        1
+        if param.is_constexpr
+        else rows
+        if param.name in ("rows", "to")
+        else number
+        if param.name in NUMBERS
+        else ints
+        for param in kernel.params
+    ]
+    told = jit.create_function_from_signature(kernel.signature, kernel.params, jit.BaseBackend)
+    found: list[Any] = told(*values)[1]
+    return found
+
+
+NUMBERS = "count", "width", "pages", "told_width", "mask", "start_used", "end_used", "vocab"
+
+
+def test_each_kernel_is_compiled_once() -> None:
+    """The first step of eight sessions waited 0.12 s for a compiler, in the middle of answers:
+    buckets are parts of one tensor, which lie otherwise for each number of sessions."""
+    from domino_kernels.gpu import hand_over, pretend
+
+    ints = torch.zeros(64, dtype=torch.int32)
+    for kernel in (hand_over._rows_kernel, hand_over._blocks_kernel, pretend._pretend_kernel):
+        first = forms(kernel, ints, 1)
+        assert forms(kernel, ints, 16) == forms(kernel, ints[1:], 7) == first

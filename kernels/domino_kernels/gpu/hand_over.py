@@ -16,8 +16,13 @@ from torch import Tensor
 from domino_kernels.attention import Visibility
 from domino_kernels.rollout_device import after_previous, launch_options
 
-# Compiled once, not for each kind of number: the first drafted step would wait.
-_VARYING = ["count", "width", "pages", "told_width", "mask", "start_used", "end_used"]
+# Compiled once, not for each kind of number or alignment, which differs from bucket to bucket: the
+# first drafted step of each would wait for a compiler, 0.12 to 0.15 s.
+_VARYING = [
+    "out", "positions", "slots", "new_positions", "new_slots", "table", "told", "ids",
+    "block_positions", "block_slots", "first", "last", "used_first", "used_last", "count", "width",
+    "pages", "told_width", "mask", "start_used", "end_used",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,7 @@ class DraftInputs:
     mask_id: int
 
 
-@triton.jit(do_not_specialize=_VARYING[:3])
+@triton.jit(do_not_specialize=_VARYING)
 def _rows_kernel(out, positions, slots, rows, to, new_positions, new_slots, table, told, count,
                  width, pages, H: tl.constexpr, T: tl.constexpr, PAGE: tl.constexpr,
                  PDL: tl.constexpr):  # fmt: skip

@@ -9,7 +9,7 @@ from torch import Tensor
 from domino_kernels.rollout_device import after_previous, launch_options
 
 
-@triton.jit(do_not_specialize=["width", "vocab"])
+@triton.jit(do_not_specialize=["out", "ids", "counts", "accepted", "width", "vocab"])
 def _pretend_kernel(out, ids, counts, accepted, width, vocab, W: tl.constexpr, PDL: tl.constexpr):
     after_previous(PDL)
     b, j = tl.program_id(0), tl.arange(0, W)

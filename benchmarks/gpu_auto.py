@@ -28,7 +28,7 @@ from verify_service.table_width import TableWidth
 COMMAND = "python -m benchmarks.gpu_auto --json FILE"
 LABEL = "RANDOM WEIGHTS, SYNTHETIC ACCEPTANCE, Qwen3-8B shapes, bfloat16"
 CONCURRENCIES, CONTEXTS, MOST_TOKENS = (1, 8, 32, 64, 128), (640, 4096, 16384), 530_000
-STEPS, PLAIN, LONG = 28, 48, 144  # steps with drafts; the fewest tokens of widths, of AR and auto
+STEPS, LONG, WARM = 28, 144, 48  # steps with drafts; the fewest tokens of an arm, and before all
 TOKENS = MOST_TOKENS + max(CONCURRENCIES) * (256 + 192)
 WIDTHS = (8, 16)
 RATES = {"high": 0.88, "low": 0.5, "poor": 0.2}  # 7.25, 2.0 and 1.25 tokens a step of width 16
@@ -79,14 +79,14 @@ def measured(rates: list[str], counts: list[int]) -> Iterator[Row]:
     del alone
     drafted = pair.drafted(max_sequences=max(CONCURRENCIES), tokens=TOKENS, widths=[1, *WIDTHS])
     for count, width in product(counts, WIDTHS):  # a graph's first steps take longer
-        drafted.run(load_of((count, CONTEXTS[0]), width, RATES["low"], PLAIN))
+        drafted.run(load_of((count, CONTEXTS[0]), width, RATES["low"], WARM))
     for name in rates:
         for place in everywhere:
             yield row(drafted, place, name, plain[place])
 
 
 def plain_speeds(pair: Pair, place: Place) -> list[float]:
-    load = load_of(place, 1, None, LONG)  # as many tokens as auto's: steps grow with the context
+    load = load_of(place, 1, None, LONG)
     pair.run(load)
     return [pair.run(load).expected_tok_s for _ in range(AR_REPEATS)]
 
@@ -104,8 +104,9 @@ def load_of(place: Place, width: int, rate: float | None, new: int) -> Load:
 
 
 def tokens(rate: float, width: int) -> int:
-    """What STEPS steps of that width give a request, and no fewer than as many plain ones."""
-    return round(max(STEPS * sum(rate**j for j in range(width)), PLAIN))
+    """What STEPS steps of that width give a request, and no fewer than other arms write: steps grow
+    with the context, and a GPU slows down after some."""
+    return round(max(STEPS * sum(rate**j for j in range(width)), LONG))
 
 
 def row(pair: Pair, place: Place, name: str, plain: list[float]) -> Row:
@@ -113,7 +114,7 @@ def row(pair: Pair, place: Place, name: str, plain: list[float]) -> Row:
     rate, most = RATES[name], max(WIDTHS)
     assert pair.costs is not None
     policy = TableWidth(pair.costs, most - 1)
-    load = load_of(place, most, rate, max(tokens(rate, most), LONG))
+    load = load_of(place, most, rate, tokens(rate, most))
     pair.run(load, policy)  # it learns, and the GPU is as warm for every arm
     fixed = {f"b{w}": pair.run(load_of(place, w, rate, tokens(rate, w))) for w in WIDTHS}
     auto = pair.run(load, policy)

@@ -23,9 +23,11 @@ PLAIN_GAIN: Final = 1.01  # and plain decoding, which no draft is to be slower t
 LOOKED_AT: Final = 16  # sequences whose own acceptance counts; the others are taken for alike
 # Plain steps between two looks whether drafts pay again, a sequence and in all: one costs as much
 # as 17 of them at 64 sequences, most of it for the rows that the draft lacks by then.
-FIRST_PROBE_EACH, FIRST_PROBE, LAST_PROBE = 16, 256, 8192
+FIRST_PROBE_EACH, FIRST_PROBE, LAST_PROBE = 16, 512, 8192
 PROBE_STEPS, PROBED = 4, 16  # steps of a look, and of single sequences in it, at least
-TRIES: Final = 4  # drafted steps of each width one after another, at a mode's first
+# Drafted steps of each width one after another, at a mode's first, and of single sequences in them,
+# at least: what is taken by their luck stays until the next look.
+TRIES, TRIED = 4, 32
 SMOOTHING: Final = 0.1
 OUTLIER: Final = 3.0  # times the expected: another process had the device, or pages were compiled
 
@@ -70,12 +72,13 @@ class TableWidth:
             return self._current
         self._mode = most_frequent_mode(drafted)
         self._running, self._context = len(sequences), sum(s.kv_len for s in sequences)
+        tries = range(max(TRIES, TRIED // len(drafted)))
         untried = self._untried.setdefault(
-            self._mode, [choice for choice in self._choices[1:] for _ in range(TRIES)]
+            self._mode, [choice for choice in self._choices[1:] for _ in tries]
         )
         self._steps += 1
         if self._current:
-            self._acceptance.remember(drafted[:LOOKED_AT])
+            self._acceptance.remember(drafted if untried else drafted[:LOOKED_AT])
         if untried:
             self._take((untried.pop(), False))
             self._chosen_for = len(drafted)

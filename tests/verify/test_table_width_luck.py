@@ -58,3 +58,14 @@ def test_bad_luck_does_not_end_drafts_for_good(monkeypatch: pytest.MonkeyPatch) 
         chosen, _ = machine.run(rates, 3000)
         found.append(mean(speed(rates, 1, 600, draft_tokens) for draft_tokens in chosen))
     assert mean(found) > 0.95 * best
+
+
+def test_a_first_answer_is_no_matter_of_luck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps of each width said whether a lone request's drafts pay until the next look."""
+    rates, drafts = [0.5] * MOST, 0
+    edge(monkeypatch, rates, 1, 1.12)
+    for seed in range(20):
+        machine = Machine(TableWidth(TABLE, MOST), 1, 600)
+        machine.draw = random.Random(seed)
+        drafts += machine.run(rates, 200)[0][-1] > 0
+    assert drafts >= 16

@@ -6,6 +6,7 @@ from operator import mul
 from typing import Final
 
 KEPT: Final = 0.97  # of a sequence's counts, a step
+NEAR: Final = 0.5  # what a place's steps say of the next one's, for one further on again as much
 PRIOR_STEPS: Final = 4.0  # what the acceptance of others weighs against the own
 
 
@@ -39,15 +40,16 @@ class AcceptanceHistory:
 
     def rates_alone(self, hoped: float, count: int) -> list[float]:
         """[count]: the same without a prior: the first place is first taken for `hoped`, by the
-        weight of one step, each other one for like the place before it, by a prior's weight: few
-        steps get so far, and one long run of luck says little."""
+        weight of one step, each other one for like those before it, the nearest most, by a prior's
+        weight: few steps get so far, and one long run of luck, or one refusal, says little."""
         found: list[float] = []
+        kept_before, tried_before = hoped, 1.0
         for place in range(count):
             weight = PRIOR_STEPS if place else 1.0
             known = place < len(self._tried)
             kept, tried = (self._kept[place], self._tried[place]) if known else (0.0, 0.0)
-            hoped = (kept + weight * hoped) / (tried + weight)
-            found.append(hoped)
+            found.append((kept + weight * kept_before / tried_before) / (tried + weight))
+            kept_before, tried_before = NEAR * kept_before + kept, NEAR * tried_before + tried
         return found
 
 

@@ -25,9 +25,10 @@ LOOKED_AT: Final = 16  # sequences whose own acceptance counts; the others are t
 # as 17 of them at 64 sequences, most of it for the rows that the draft lacks by then.
 FIRST_PROBE_EACH, FIRST_PROBE, LAST_PROBE = 16, 512, 8192
 PROBE_STEPS, PROBED = 4, 16  # steps of a look, and of single sequences in it, at least
-# Drafted steps of each width one after another, at a mode's first, and of single sequences in them,
-# at least: what is taken by their luck stays until the next look.
-TRIES, TRIED = 4, 32
+TRIES: Final = 4  # drafted steps of each width one after another, at a mode's first
+# Answers of a mode's drafts before plain decoding is taken, which would stay until the next look: a
+# lone sequence's few are luck.
+KNOWN: Final = 64
 SMOOTHING: Final = 0.1
 OUTLIER: Final = 3.0  # times the expected: another process had the device, or pages were compiled
 
@@ -53,6 +54,7 @@ class TableWidth:
         # start early, in halves the host's work and both sides' messages come to each one.
         self._beside: defaultdict[Choice, float] = defaultdict(float)
         self._looks: Counter[Choice] = Counter()
+        self._answers: Counter[int] = Counter()  # by mode
         self._current = most
         self._mode = self._drafted = self._running = self._context = self._chosen_for = 0
         self._steps = self._plain_steps = self._probing = 0
@@ -72,12 +74,12 @@ class TableWidth:
             return self._current
         self._mode = most_frequent_mode(drafted)
         self._running, self._context = len(sequences), sum(s.kv_len for s in sequences)
-        tries = range(max(TRIES, TRIED // len(drafted)))
         untried = self._untried.setdefault(
-            self._mode, [choice for choice in self._choices[1:] for _ in tries]
+            self._mode, [choice for choice in self._choices[1:] for _ in range(TRIES)]
         )
         self._steps += 1
         if self._current:
+            self._answers[self._mode] += len(drafted)
             self._acceptance.remember(drafted if untried else drafted[:LOOKED_AT])
         if untried:
             self._take((untried.pop(), False))
@@ -113,6 +115,8 @@ class TableWidth:
         """The most expected tokens a second; the current choice where it is close."""
         self._chosen_for = len(drafted)
         speeds = self._speeds(drafted, sequences)
+        if self._answers[self._mode] < KNOWN:
+            speeds = {choice: value for choice, value in speeds.items() if choice[0]}
         best = max(speeds, key=lambda choice: speeds[choice])
         gain = GAIN if best[0] else PLAIN_GAIN
         if speeds[best] > gain * speeds.get((self._current, self.halves), 0.0):

@@ -72,7 +72,7 @@ def test_a_first_answer_is_no_matter_of_luck(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_refusal_at_a_place_that_few_reach_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It made all places behind it look worse: 8 positions stayed where 16 are 20% faster, for good,
+    """It made all places behind it look worse: 8 positions stayed where 16 are 20% faster for good,
     since nobody tried those places again."""
     rates, wide = [0.88] * MOST, 0
     edge(monkeypatch, rates, 1, 4.0)

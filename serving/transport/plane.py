@@ -43,7 +43,7 @@ HEADER_BYTES: Final = 4096  # before the first slot, in the contract
 NONCE_BYTES: Final = 32
 SLOTS: Final = 2  # one is being read while the next is filled, after an answer nobody waited for
 # A message's rows, which are no more: 2,048 of a prompt for hidden 4096 in bfloat16. Inline they
-# cost 70 ms of a step.
+# cost 50 ms of a step.
 SLOT_BYTES: Final = 16 << 20
 MOST_SLOTS: Final = 16
 MOST_SLOT_BYTES: Final = 16 << 20  # in the contract

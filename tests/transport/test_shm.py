@@ -78,7 +78,7 @@ def test_a_slot_is_filled_again_only_when_its_message_was_answered() -> None:
 
 
 def test_a_whole_message_of_rows_fits() -> None:
-    """A prompt's rows went inline, 16 MiB by protobuf: 70 ms of a step, more than the target's."""
+    """A prompt's rows went inline, 16 MiB by protobuf: 50 ms of a step, as many as the target's."""
     memory, sender, receiver = OwnShm(), Sender(), Receiver({SHM: MappedShm})
     answer = draft_pb2.StepResponse(offer=receiver.answer(memory.offer()))
     assert sender.agree(memory, answer) is None

@@ -20,10 +20,15 @@ class Tracing:
     """Sends finished spans in batches, from a thread of its own and when the process ends."""
 
     def __init__(self, service: str, endpoint: str) -> None:
-        provider = TracerProvider(resource=Resource.create({"service.name": f"domino-{service}"}))
+        resource = Resource.create({"service.name": f"domino-{service}"})
         exporter = OTLPSpanExporter(endpoint=endpoint, timeout=float(os.environ.get(_TIMEOUT, 2)))
-        provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._tracer = provider.get_tracer("domino-serve")
+        self._provider = TracerProvider(resource=resource)
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("domino-serve")
+
+    def close(self) -> None:
+        """Sends what is left and ends the thread."""
+        self._provider.shutdown()
 
     def start(self, name: str, parent: str, attributes: Mapping[str, str | int]) -> trace.Span:
         """A span below `parent`, or the first one of a trace."""

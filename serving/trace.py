@@ -21,8 +21,10 @@ _of_process: "dict[str, Tracing]" = {}
 
 
 def set_up_traces(service: str, endpoint: str | None) -> None:
-    """endpoint: URL of an OTLP collector; None traces nothing. Raises OptionError."""
-    _of_process.clear()
+    """endpoint: URL of an OTLP collector; None traces nothing, and sends what is left of what was
+    traced. Raises OptionError."""
+    if before := _of_process.pop("tracing", None):
+        before.close()
     if endpoint is None:
         return
     if not endpoint.startswith(("http://", "https://")):

@@ -6,7 +6,7 @@ from operator import mul
 from typing import Final
 
 KEPT: Final = 0.97  # of a sequence's counts, a step
-NEAR: Final = 0.5  # what a place's steps say of the next one's, for one further on again as much
+ALIKE: Final = 0.5  # what a place's steps say of the next one's, for one further on again as much
 PRIOR_STEPS: Final = 4.0  # what the acceptance of others weighs against the own
 
 
@@ -49,7 +49,7 @@ class AcceptanceHistory:
             known = place < len(self._tried)
             kept, tried = (self._kept[place], self._tried[place]) if known else (0.0, 0.0)
             found.append((kept + weight * kept_before / tried_before) / (tried + weight))
-            kept_before, tried_before = NEAR * kept_before + kept, NEAR * tried_before + tried
+            kept_before, tried_before = ALIKE * kept_before + kept, ALIKE * tried_before + tried
         return found
 
 

@@ -1,5 +1,6 @@
 """Traces through three processes into a collector: one tree a request, and no text in it."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,19 @@ class Calling:
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         return [("traceparent", self._value)]
+
+
+def test_a_tracer_that_is_set_aside_sends_its_spans_and_ends() -> None:
+    """Its thread went on sending to a collector that was gone, beside whatever ran then."""
+    with collecting() as collector:
+        before = set(threading.enumerate())
+        trace.set_up_traces("router", collector.endpoint)
+        own = set(threading.enumerate()) - before
+        assert own
+        trace.Span("request").end()
+        trace.set_up_traces("router", None)
+        assert [span.name for span in collector.spans] == ["request"]
+        assert not any(thread.is_alive() for thread in own)
 
 
 @pytest.mark.parametrize("sent", ["", "garbage", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])

@@ -50,8 +50,8 @@ class OwnNccl:
         self._begun = queue.SimpleQueue[Tensor | None]()
         self._lost: RuntimeError | None = None
         nonce = torch.frombuffer(bytearray(self.nonce), dtype=torch.uint8).to(device)
-        self._nonce = self._staged_in(0, 0, nonce)
-        self._sending = threading.Thread(target=self._send, name="rows", daemon=True)
+        first = self._staged_in(0, 0, nonce)
+        self._sending = threading.Thread(target=self._send, args=(first,), name="rows", daemon=True)
         self._sending.start()
 
     def offer(self) -> draft_pb2.MemoryOffer:
@@ -88,11 +88,11 @@ class OwnNccl:
             np.copyto(buffer[HEAD_BYTES:].numpy(), content.numpy())
         return buffer
 
-    def _send(self) -> None:
-        """Joins, and sees that what has begun ends."""
+    def _send(self, first: Tensor) -> None:
+        """Joins, sends the first buffer, and sees that what has begun ends."""
         try:
             self._pair.join(time.monotonic() + JOIN_S)
-            self._begin(self._nonce)
+            self._begin(first)
             while (buffer := self._begun.get()) is not None:
                 self._pair.finish(buffer, time.monotonic() + MOVE_S)
         except RuntimeError as error:

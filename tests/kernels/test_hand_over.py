@@ -101,27 +101,19 @@ def test_pretended_steps_keep_what_is_asked() -> None:
     run_interpreted(PRETEND)
 
 
+NUMBERS = "count", "width", "pages", "told_width", "mask", "start_used", "end_used", "vocab"
+
+
 def forms(kernel: Any, ints: torch.Tensor, number: int) -> list[Any]:
     """By what Triton tells compiled forms of a kernel from each other."""
     from triton.runtime import jit
 
     rows = torch.zeros(4, 16)  # of an allocation of their own
-    values = [
-        1
-        if param.is_constexpr
-        else rows
-        if param.name in ("rows", "to")
-        else number
-        if param.name in NUMBERS
-        else ints
-        for param in kernel.params
-    ]
+    given = dict.fromkeys(NUMBERS, number) | {"rows": rows, "to": rows}
+    values = [1 if p.is_constexpr else given.get(p.name, ints) for p in kernel.params]
     told = jit.create_function_from_signature(kernel.signature, kernel.params, jit.BaseBackend)
     found: list[Any] = told(*values)[1]
     return found
-
-
-NUMBERS = "count", "width", "pages", "told_width", "mask", "start_used", "end_used", "vocab"
 
 
 def test_each_kernel_is_compiled_once() -> None:

@@ -76,7 +76,7 @@ class GpuExecutor(Executor):
         self._step: Step | None = None  # the last one launched
         self._going: Answer | None = None  # what it was followed by on this rank, if told to
         self.launched: Verified | None = None
-        self._drafts = GpuProjections(target)
+        self._drafts = GpuProjections(target, self._graphs.catch_up)
         self._prompts = PromptGraphs(target, self._kv, self._table, pages=longest, rows=prompt_rows)
         with torch.inference_mode():
             pool = torch.cuda.graph_pool_handle()
@@ -114,7 +114,9 @@ class GpuExecutor(Executor):
         self.num_graph += len(work)
         answer, step = self._launch(work) if None in rows else self._go_on(work, rows)
         if step and all(map(chosen_in_graph, work)):
-            self.launched, self._ahead = step.verified, next_step(work, step) if alone else None
+            self._ahead = next_step(work, step) if alone else None
+            # behind a step that goes on by itself nobody drafts
+            self.launched = None if self._ahead else step.verified()
         if self._ahead:
             self._tell(None)
         return answer
@@ -227,6 +229,7 @@ class GpuExecutor(Executor):
         else:
             self.num_eager += len(work)
             EAGER.inc(by=len(work))
+        self._graphs.catch_up()
         normed = self._prompts.run(work)
         return first_tokens(self._gpu, normed, work, self._table, self._page_size)
 
@@ -245,4 +248,5 @@ class GpuExecutor(Executor):
 
     def rows(self, spans: Seq[RowSpan]) -> Tensor:
         assert self._table is not None, "rows are asked for only where a draft was given"
+        self._graphs.catch_up()
         return rows_at(self._table, spans, self._page_size)

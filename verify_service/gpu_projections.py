@@ -1,5 +1,7 @@
 """The newest drafts' projections on a GPU: the one that is used lies where the graphs read."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -10,8 +12,9 @@ from verify_service.turns import KEPT
 class GpuProjections:
     """Copies are kept only once there is more than one."""
 
-    def __init__(self, target: GpuTarget) -> None:
-        self._target = target
+    def __init__(self, target: GpuTarget, before: Callable[[], None]) -> None:
+        """before: called ahead of each change, writes the rows that are owed by the one in use."""
+        self._target, self._before = target, before
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         self._used = 0
 
@@ -33,6 +36,7 @@ class GpuProjections:
         """As Executor.use_projection."""
         projection = self._target.projection
         if number != self._used and projection:
+            self._before()
             fc, norm = self._kept[number]
             projection.fc.weight.copy_(fc)  # in place: the graphs read this memory
             projection.norm.copy_(norm)

@@ -17,6 +17,7 @@ from domino_kernels.gpu.hand_over import Verified
 from domino_kernels.gpu.pretend import pretend
 from domino_kernels.paged_kv import PagedKV
 from verify_service.gpu_first_tokens import accepted
+from verify_service.gpu_late_rows import LateRows
 from verify_service.gpu_rows import Bucket
 from verify_service.gpu_target import GpuTarget
 from verify_service.scheduler import Work
@@ -45,6 +46,7 @@ class StepGraphs:
         """pages: of a sequence, at most; table: where projected rows go."""
         self._target, self._kv, self._table = target, kv, table
         self._pages, self._batches, self._widths = pages, sorted(batches), sorted(widths)
+        self._late = None if table is None else LateRows(target, table)
         self._steps: dict[tuple[int, int, bool], Step] = {}
         # drawing over ranks takes all logits to each, so that greedy steps have graphs of their own
         self._apart = target.vocabulary.ranks.size > 1
@@ -71,6 +73,8 @@ class StepGraphs:
             if self._apart or not draws:
                 step = self._step(batch, width, draws=draws)
                 self._steps[batch, width, draws] = step.capture(pool)
+        if self._late:
+            self._late.capture(pool)
         took = torch.cuda.memory_reserved(self._target.device) - before + self._logits.nbytes
         log.info(
             "captured %d graphs (batches %s, widths %s) in %.1f s, %.2f GiB",
@@ -98,7 +102,13 @@ class StepGraphs:
         width = self._widths[bisect_left(self._widths, max(len(w.ids) for w in work))]
         draws = self._apart and any(item.sequence.request.sampling for item in work)
         step = self._steps[batch, width, draws]
+        self.catch_up()
         return step.launch(work, proposals, pretend), step
+
+    def catch_up(self) -> None:
+        """Writes the projected rows that steps still owe, before other passes or drafts go on."""
+        if self._late:
+            self._late.catch_up()
 
     def logits(self, rows: Seq[int]) -> Tensor:
         """A copy of such rows of the last launch's logits."""
@@ -118,7 +128,8 @@ class StepGraphs:
             device=self._target.device,
         )
         logits = self._logits[: batch * width]
-        return Step(self._target, self._kv, self._table, bucket, logits, draws=draws)
+        late = self._late if width == 1 else None
+        return Step(self._target, self._kv, self._table, late, bucket, logits, draws=draws)
 
 
 class Step:
@@ -129,6 +140,7 @@ class Step:
         target: GpuTarget,
         kv: PagedKV,
         table: Tensor | None,
+        late: LateRows | None,
         bucket: Bucket,
         logits: Tensor,
         *,
@@ -136,15 +148,19 @@ class Step:
     ) -> None:
         """logits [batch * width, vocab] receives what the choices were made from.
 
-        draws: over ranks, sequences may sample; on one GPU they always may.
+        late: gets plain steps' taps. draws: over ranks, sequences may sample; on one GPU they
+        always may.
         """
         self._target, self._kv, self._table, self.bucket = target, kv, table, bucket
-        self._logits, self._draws = logits, draws
+        self._late, self._logits, self._draws = late, logits, draws
 
     def run(self) -> Tensor:
         """[batch, width + 2] int32: accepted (-1: no numbers), bonus, the choice after each id."""
         rows, shape = self.bucket.rows, (self.bucket.batch, self.bucket.width)
-        normed = self._target.forward(rows, self._kv, self._table)
+        if self._late:
+            normed, self._taps = self._target.tapped(rows, self._kv)
+        else:
+            normed = self._target.forward(rows, self._kv, self._table)
         logits, vocabulary = self._target.logits(normed, self._logits), self._target.vocabulary
         ids, counts = rows.ids.view(shape), self.bucket.counts
         draws = self._draws or vocabulary.ranks.size == 1
@@ -165,11 +181,12 @@ class Step:
         )
         return self
 
-    @property
     def verified(self) -> Verified | None:
-        """What the last launch leaves on the device; None where no rows are kept."""
+        """What the last launch leaves on the device, its rows too; None where none are kept."""
         if self._table is None:
             return None
+        if self._late:
+            self._late.catch_up()
         rows = self.bucket.rows
         return Verified(out=self._out, positions=rows.positions, slots=rows.slots, rows=self._table)
 
@@ -187,6 +204,8 @@ class Step:
 
     def _replay(self, accepted: Seq[int] = ()) -> Answer:
         self.graph.replay()
+        if self._late:
+            self._late.keep(self._taps, self.bucket.rows.slots)
         if accepted:
             self._pretend(accepted)
         self._answers.rotate()

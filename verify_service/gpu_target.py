@@ -96,11 +96,23 @@ class GpuTarget:
             device=self.device,
         )
 
+    @property
+    def num_taps(self) -> int:
+        """Layers whose outputs the projection takes."""
+        return len(self._taps)
+
     def forward(self, rows: Rows, kv: PagedKV, table: Tensor | None) -> Tensor:
         """Normed last hidden states [n, hidden]; stores the rows' KV in their slots.
 
         With a projection, `table` [slots, hidden] receives the projected rows in theirs.
         """
+        normed, taps = self.tapped(rows, kv)
+        if table is not None:
+            self.project(taps, table, rows.slots)
+        return normed
+
+    def tapped(self, rows: Rows, kv: PagedKV) -> tuple[Tensor, Tensor]:
+        """As `forward`, with the taps [n, K * hidden] instead of what is projected from them."""
         x, eps = self.vocabulary.embed(rows.ids, self._embedding), self.config.rms_norm_eps
         add_norm = self._exchange.add_norm
         taps = x.new_empty(len(x), len(self._taps), x.shape[1])
@@ -117,10 +129,12 @@ class GpuTarget:
             bias = layer.down.bias
             tap = taps[:, self._taps.index(i)] if i in self._taps else None
         normed = add_norm(x, parts, self._norm, eps, bias=bias, tap=tap)
-        if self.projection and table is not None:
-            p = self.projection
-            norm_to_slots(p.fc(taps.view(len(x), -1)), p.norm, p.eps, table, rows.slots)
-        return normed
+        return normed, taps.flatten(1)
+
+    def project(self, taps: Tensor, table: Tensor, slots: Tensor) -> None:
+        """taps [n, K * hidden] -> rows of `table` [.., hidden] at slots [n] int32, none below 0."""
+        if p := self.projection:
+            norm_to_slots(p.fc(taps), p.norm, p.eps, table, slots)
 
     def logits(self, normed: Tensor, out: Tensor | None = None) -> Tensor:
         """Normed hidden states [n, hidden] -> logits [n, vocab], of this rank's ids."""

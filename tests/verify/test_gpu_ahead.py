@@ -116,7 +116,9 @@ def on_graphs(events: list[str]) -> GpuExecutor:
             events.append("next")
             return partial(read, "read")
 
-        step = SimpleNamespace(bucket=bucket, launch_next=launch_next, verified=None)
+        step = SimpleNamespace(
+            bucket=bucket, launch_next=launch_next, verified=lambda: f"after {events[-1]}"
+        )
         return partial(read, "first"), step
 
     vocabulary = SimpleNamespace(ranks=Ranks(0, 2))
@@ -142,6 +144,17 @@ def test_other_ranks_are_told_what_is_launched_and_nothing_else() -> None:
     item = committed(item, 60)
     chosen = executor.start([item, other])()
     assert [c.ids for c in chosen] == [[60], [60]] and told[3:] == [[1]], "the newcomer alone"
+
+
+def test_a_draft_is_shown_a_step_before_the_next_one_moves_its_rows_on() -> None:
+    """Positions of the step after would be taken for those of rows that are not there yet."""
+    events = ["launched"]
+    executor, item = on_graphs(events), running()
+    executor.start([item])
+    assert executor.launched is None, "the next one has started: nobody drafts behind this one"
+    item.sequence.kv_len = 7
+    executor.start([Work(sequence=item.sequence, ids=[50], choices=1)])
+    assert executor.launched == "after next", "it has no page to go on to"
 
 
 def test_other_ranks_are_one_step_ahead_at_most() -> None:

@@ -105,7 +105,7 @@ def test_graphs_that_draw_run_where_somebody_samples(apart: bool) -> None:
         (2, 4, draws): SimpleNamespace(launch=lambda *given, draws=draws: launched.append(draws))
         for draws in (False, True)
     }
-    vars(graphs).update(_batches=[2], _widths=[4], _apart=apart, _steps=steps)
+    vars(graphs).update(_batches=[2], _widths=[4], _apart=apart, _steps=steps, _late=None)
     graphs.launch([running()])
     graphs.launch([running(), running(sampling=SAMPLING)])
     assert launched == [False, apart]

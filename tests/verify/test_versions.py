@@ -138,17 +138,22 @@ def test_a_pass_that_fails_for_one(engine: InProcess, monkeypatch: pytest.Monkey
 
 
 def test_graphs_find_each_projection_in_one_place() -> None:
-    """Graphs read the memory they were captured with: weights put elsewhere would never be used."""
+    """Graphs read the memory they were captured with: weights put elsewhere would never be used.
+
+    Rows that are owed are written with the weights before, once at each change."""
     fc, norm = torch.randn(8, 16), torch.ones(8)
     projection = Projection(GpuLinear(fc.clone()), norm.clone(), 1e-5)
     target: Any = SimpleNamespace(projection=projection)
-    drafts = GpuProjections(target)
+    owed: list[float] = []
+    drafts = GpuProjections(target, lambda: owed.append(float(projection.norm[0])))
     place = projection.fc.weight.data_ptr()
     for number, factor in ((1, 2.0), (2, 3.0)):
         assert drafts.add(fc * factor, norm * factor) == number
         for used, expected in ((number, factor), (number - 1, max(1.0, factor - 1))):
             drafts.use(used)
+            drafts.use(used)
             assert projection.fc.weight.data_ptr() == place
             assert torch.equal(projection.fc.weight, fc * expected)
             assert torch.equal(projection.norm, norm * expected)
     assert sorted(drafts._kept) == [1, 2]
+    assert owed == [1.0, 2.0, 1.0, 3.0], "by those in use before: the first, then each other one"

@@ -92,11 +92,18 @@ class Drafting:
             self._closing[sequence.draft.plan.link].append(sequence.draft.session)
         sequence.draft = None
 
-    def send(self, sequences: Iterable[Sequence], draft_tokens: int | None = None) -> None:
+    def send(
+        self,
+        sequences: Iterable[Sequence],
+        draft_tokens: int | None = None,
+        *,
+        only_rows: bool = False,
+    ) -> None:
         """Ships the rows committed since the last step and asks for the next proposals.
 
         A waiting sequence has its session opened, before the ticket expires. draft_tokens: no more
-        than these; at 0 the rows stay here until proposals are wanted again.
+        than these; at 0 the rows stay here until proposals are wanted again. only_rows: they are
+        asked for with the next call.
         """
         by_link: dict[DraftLink, list[Sequence]] = {link: [] for link in self._closing}
         for sequence in sequences:
@@ -110,7 +117,7 @@ class Drafting:
                 self._slow.discard(link)
                 self._lose(link, members, "its stream ended")
             elif link not in self._exchanges:
-                self._send_one(link, members, self._closing.pop(link, []), draft_tokens)
+                self._send_one(link, members, draft_tokens, only_rows)
 
     def receive(self) -> list[draft_pb2.DraftTimings]:
         """Waits for every draft asked by `send`; sets the proposals that arrive in time.
@@ -182,9 +189,10 @@ class Drafting:
         self,
         link: DraftLink,
         members: list[Sequence],
-        closes: list[int],
         draft_tokens: int | None,
+        only_rows: bool,
     ) -> None:
+        closes = self._closing.pop(link, [])
         message = Message(link, closes)
         for sequence in members:
             draft = sequence.draft
@@ -193,9 +201,8 @@ class Drafting:
                 continue
             draft.resting = draft_tokens == 0 and draft.opened and not sequence.in_prefill
             if not draft.resting:
-                message.add(
-                    sequence, draft, next_step(sequence, draft, message.budget, draft_tokens)
-                )
+                asked = 0 if only_rows else draft_tokens
+                message.add(sequence, draft, next_step(sequence, draft, message.budget, asked))
         now = time.monotonic()
         if message.asked or closes or now - self._said_at.get(link, now) > QUIET_S:
             if not self.early.go_on(link, message.request):

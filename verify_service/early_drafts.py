@@ -114,11 +114,10 @@ class EarlyDrafts:
 
     def _asked(self, item: Work) -> int:
         """Proposals that are likely to be asked for behind the item."""
-        if item.choices == len(item.ids):
+        if 1 < item.choices == len(item.ids):
             return item.choices - 1
         draft = item.sequence.draft
-        most = draft.plan.draft_tokens if draft else 0
-        return most if self._most is None else min(most, self._most)
+        return max(0, wanted(item.sequence, draft, self._most)) if draft else 0
 
     def go_on(self, link: DraftLink, request: draft_pb2.StepRequest) -> bool:
         """Whether the link's draft does already what is asked for."""

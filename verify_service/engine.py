@@ -216,6 +216,7 @@ class Engine:
                 draft_tokens,
                 clock,
                 halves=self._widths.halves,
+                wakes=self._widths.wakes,
                 meanwhile=self._send_chunks,
             )
         return []

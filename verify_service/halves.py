@@ -33,12 +33,14 @@ class Halves:
         clock: StepClock,
         *,
         halves: bool,
+        wakes: bool,
         meanwhile: Callable[[], None],
     ) -> list[draft_pb2.DraftTimings]:
-        """Sends what the members committed; their proposals come now, or with `halves` later."""
+        """Sends what the members committed; their proposals come now, with `halves` later, and
+        where a draft `wakes` with the next step's."""
         timings = self._take()
         clock.lap("wait")
-        self._drafting.send(members, draft_tokens)
+        self._drafting.send(members, draft_tokens, only_rows=wakes)
         clock.lap("send")
         if halves:
             self._leave()

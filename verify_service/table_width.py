@@ -45,6 +45,7 @@ class TableWidth:
     def __init__(self, table: StepTable, most: int, *, ping_pong: PingPong = "off") -> None:
         """most: draft tokens at most. ping_pong: when `halves` is set."""
         self.halves, self._ping_pong = ping_pong == "always", ping_pong
+        self.wakes = False
         self._table = table
         self._choices = sorted({0, most, *(w - 1 for w in table.widths if w <= most)})
         self._untried: dict[int, list[int]] = {}
@@ -70,8 +71,10 @@ class TableWidth:
             return 0
         drafted = [s for s in sequences if s.draft and not s.in_prefill]
         self._drafted = len(drafted)
-        if not drafted:
+        if not drafted or self.wakes:
+            self.wakes = False
             return self._current
+        rested = not self._current
         self._mode = most_frequent_mode(drafted)
         self._running, self._context = len(sequences), sum(s.kv_len for s in sequences)
         untried = self._untried.setdefault(
@@ -89,6 +92,7 @@ class TableWidth:
         elif self._steps % EVERY == 0 or self._is_other(len(drafted)):
             self._choose(drafted, len(sequences))
         self._plain_steps = 0 if self._current else self._plain_steps + 1
+        self.wakes = rested and self._current > 0 and not self.halves
         return self._current
 
     def observe(self, step: Step) -> None:
@@ -108,7 +112,8 @@ class TableWidth:
             self._looks[choice] += 1
             weight = max(SMOOTHING, 1 / self._looks[choice])
             self._beside[choice] += weight * (own - known - self._beside[choice])
-        if self._drafted and self._current and not (self.halves or self._ran_halves):
+        asked = self._current > 0 and not self.wakes
+        if self._drafted and asked and not (self.halves or self._ran_halves):
             self._drafts[self._mode, self._current].add(self._drafted, waited)
 
     def _choose(self, drafted: Seq[Sequence], sequences: int) -> None:

@@ -24,10 +24,13 @@ LOOK_AFTER, NEAR = 64, 0.8
 class WidthPolicy(Protocol):
     """Asked once a step, before drafts are.
 
-    halves: from then on two halves of the sequences take turns at target and draft.
+    halves: from then on two halves of the sequences take turns at target and draft. wakes: as
+    drafts rested, one more plain step runs already; they are given their rows meanwhile, and asked
+    for the same number of proposals behind it.
     """
 
     halves: bool
+    wakes: bool
 
     def draft_tokens(self, sequences: Seq[Sequence]) -> int | None:
         """Proposals to ask for at most; 0: none, the next step is plain; None: as planned."""
@@ -40,6 +43,8 @@ class WidthPolicy(Protocol):
 
 class PlannedWidth:
     """As many as each request's plan says."""
+
+    wakes = False
 
     def __init__(self, *, halves: bool = False) -> None:
         self.halves = halves
@@ -56,6 +61,8 @@ class AutoWidth:
 
     most: draft tokens at most. Steps of several modes count as the most frequent one's.
     """
+
+    wakes = False
 
     def __init__(self, most: int, *, halves: bool = False) -> None:
         self.halves = halves

@@ -41,12 +41,13 @@ def speed(rates: Seq[float], batch: int, context: int, draft_tokens: int) -> flo
 
 
 class Machine:
-    """Sequences of an acceptance, on this target and draft."""
+    """Sequences of an acceptance, on this target and draft. While drafts rest one more plain step
+    runs already; num_wasted: those that proposals came too soon for."""
 
     def __init__(self, policy: TableWidth, batch: int, context: int) -> None:
         self.policy, self.batch, self.context, self.asked = policy, batch, context, 0
         self.sequences = [a_sequence() for _ in range(batch)]
-        self.draw = random.Random(0)
+        self.draw, self.num_wasted, self._rests = random.Random(0), 0, False
 
     def run(self, rates: Seq[float], steps: int, opening_s: float = 0.0) -> tuple[list[int], float]:
         """Draft tokens of each step; tokens a second. opening_s: what the first step takes more."""
@@ -63,10 +64,18 @@ class Machine:
             took = target_seconds(self.batch, self.asked + 1, self.batch * self.context)
             took += opening_s if number == 0 else 0.0
             step = Step(sequences=self.batch, positions=self.batch * (self.asked + 1))
-            self.asked = self.policy.draft_tokens(self.sequences)
+            self.asked = self._asked()
+            took += target_seconds(self.batch, 1, self.batch * self.context) * self._is_wasted
             waited = draft_seconds(self.batch, self.asked)
             step.verify_ns, step.wait_ns = int(took * 1e9), int(waited * 1e9)
             self.policy.observe(step)
             chosen.append(self.asked)
             tokens, seconds = tokens + emitted, seconds + took + waited
         return chosen, tokens / seconds
+
+    def _asked(self) -> int:
+        asked = self.policy.draft_tokens(self.sequences)
+        self._is_wasted = self._rests and asked > 0 and not self.policy.wakes
+        self.num_wasted += self._is_wasted
+        self._rests = not asked
+        return 0 if self.policy.wakes else asked

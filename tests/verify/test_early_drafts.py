@@ -1,6 +1,6 @@
 """Drafts that begin behind the target's step, on one device: the same tokens, and fewer waits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from domino_serve.v1 import speculation_pb2 as spec
 from tests.engines import engines
 from tests.standing_still import standing_still
 from tests.verify.early import EarlyDraft, EarlyTarget
+from verify_service.sequence import Sequence as Running
+from verify_service.width_policy import PlannedWidth
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 TARGET, DRAFT = GOLDEN / "target_qwen3_tiny", GOLDEN / "f2_domino_generate_shift"
@@ -48,6 +50,34 @@ def test_the_tokens_are_the_plain_ones(options: dict[str, int]) -> None:
         steps = running.engine.timeline.count
         assert draft.steps > 0.9 * steps and draft.num_begun > 100
         assert target.num_ahead > 0.85 * steps, "those who join come in beside the others"
+        assert running.engine.drafting.num_faults == 0
+
+
+class Waking(PlannedWidth):
+    """By turns six plain steps and six with drafts, which wake a step before they are asked."""
+
+    def __init__(self, draft_tokens: int) -> None:
+        super().__init__()
+        self._draft_tokens, self._steps = draft_tokens, 0
+
+    def draft_tokens(self, sequences: Sequence[Running]) -> int:
+        self._steps += 1
+        self.wakes = self._steps % 12 == 6
+        return 0 if self._steps % 12 < 6 else self._draft_tokens
+
+
+def test_a_draft_that_wakes_begins_behind_the_plain_step_that_runs_already() -> None:
+    """That step was run for nothing, since proposals came for the one in its place: 5 ms at each
+    look at a draft (Qwen3-8B's shapes, an H200)."""
+    with engines(TARGET, DRAFT) as plain:
+        expected = answers(plain, spec.MODE_AR)
+    with early() as (running, target, draft):
+        running.engine._widths = Waking(5)
+        assert answers(running, spec.MODE_DOMINO) == expected
+        steps = [step for step in running.engine.timeline.steps if not step.prompt_positions]
+        drafted = sum(step.positions > step.sequences for step in steps)
+        assert drafted > 20
+        assert draft.steps >= drafted and target.num_ahead >= drafted - 2, "none waits for the host"
         assert running.engine.drafting.num_faults == 0
 
 

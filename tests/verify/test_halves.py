@@ -22,27 +22,29 @@ MOST = 15
 
 
 class Flipping:
-    """Halves on and off in a fixed order, over and over, at widths as planned or plain."""
+    """Halves on and off in a fixed order, over and over, at widths as planned or plain, some of
+    them asked for a step later."""
 
-    def __init__(self, order: Seq[tuple[bool, int | None]]) -> None:
-        self.left, self.order, self.halves = list(order), order, False
+    def __init__(self, order: Seq[tuple[bool, bool, int | None]]) -> None:
+        self.left, self.order, self.halves, self.wakes = list(order), order, False, False
 
     def draft_tokens(self, sequences: Seq[Sequence]) -> int | None:
         self.left = self.left or list(self.order)
-        self.halves, asked = self.left.pop(0)
+        self.halves, self.wakes, asked = self.left.pop(0)
         return asked
 
     def observe(self, step: Step) -> None:
         """Of no interest."""
 
 
-orders = st.lists(st.tuples(st.booleans(), st.sampled_from([None, 0, 3])), min_size=1, max_size=9)
+turns = st.tuples(st.booleans(), st.booleans(), st.sampled_from([None, 0, 3]))
+orders = st.lists(turns, min_size=1, max_size=9)
 
 
 @settings(deadline=None, max_examples=40)
 @given(orders, st.integers(1, 5))
 def test_any_order_of_halves_leaves_answers_and_drafts_whole(
-    order: list[tuple[bool, int | None]], count: int
+    order: list[tuple[bool, bool, int | None]], count: int
 ) -> None:
     """Proposals taken for another prefix, rows sent twice, or requests that wait for ever (the
     links check that rows are contiguous and messages strictly in turn). Two drafts, one of them

@@ -24,7 +24,7 @@ Cost = Callable[[int], float]  # milliseconds of so many positions, or proposals
 class Scripted:
     """Widths in a fixed order, over and over."""
 
-    halves = False
+    halves = wakes = False
 
     def __init__(self, draft_tokens: Seq[int]) -> None:
         self.left, self.order = list(draft_tokens), draft_tokens

@@ -16,10 +16,12 @@ from domino_serve.v1 import draft_pb2
 from domino_serve.v1 import speculation_pb2 as spec
 from draft_service.executor import Part
 from draft_service.gpu_begin import BegunStep, compile_begin
-from draft_service.gpu_index import appended, page_table
+from draft_service.gpu_index import Ints, appended, page_table
 from draft_service.gpu_model import GpuDraft, Rows
 from draft_service.gpu_step import Rollouts, Step, StepGraphs, batch_buckets, count_buckets
 from serving.draft_config import DraftConfig
+
+OUTSIDE = (16, 32, 64, 128, 256)  # rows outside a graph for which products are compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,9 @@ class GpuExecutor:
             with torch.inference_mode():
                 self._graphs.capture()
                 compile_begin(self._graphs.holding(next(iter(rollouts)), 1, 1), model)
+                for rows in OUTSIDE:  # nor a draft's that wakes, nor a short prompt's
+                    nowhere = np.array([[0], [-1]], np.int32).repeat(rows, axis=1)
+                    self._store(torch.zeros(rows, config.hidden_size, dtype=model.dtype), nowhere)
 
     @property
     def kv(self) -> PagedKV:
@@ -131,13 +136,17 @@ class GpuExecutor:
     def _append(self, parts: Sequence[Part], all_rows: Tensor | None) -> None:
         rows = _rows_of(parts, all_rows)
         if rows is not None:
-            device = self._model.device
             index = appended(parts, page_table(parts), self._kv.page_size)
-            positions, slots = sent(np.stack(index), device)
-            rows = rows.to(device)
-            # Rows that no host has seen yet may be no numbers: they are stored nowhere.
-            slots = torch.where(rows.isfinite().all(-1), slots, -1)
-            self._model.append(rows, Rows(positions=positions, slots=slots), self._kv)
+            self._store(rows, np.stack(index))
+
+    def _store(self, rows: Tensor, index: Ints) -> None:
+        """rows [n, hidden] in layers' KV; index [2, n]: their positions and slots."""
+        device = self._model.device
+        positions, slots = sent(index, device)
+        rows = rows.to(device)
+        # Rows that no host has seen yet may be no numbers: they are stored nowhere.
+        slots = torch.where(rows.isfinite().all(-1), slots, -1)
+        self._model.append(rows, Rows(positions=positions, slots=slots), self._kv)
 
 
 def _rows_of(parts: Sequence[Part], rows: Tensor | None) -> Tensor | None:

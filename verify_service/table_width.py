@@ -87,9 +87,10 @@ class TableWidth:
         if untried:
             self._take((untried.pop(), False))
             self._chosen_for = len(drafted)
-        elif self._probing:
+        elif self._probing > 1:
             self._probing -= 1
-        elif self._steps % EVERY == 0 or self._is_other(len(drafted)):
+        elif self._probing or self._steps % EVERY == 0 or self._is_other(len(drafted)):
+            self._probing = 0
             self._choose(drafted, len(sequences))
         self._plain_steps = 0 if self._current else self._plain_steps + 1
         self.wakes = rested and self._current > 0 and not self.halves
@@ -100,7 +101,8 @@ class TableWidth:
             return
         width = -(-step.positions // step.sequences)
         choice = width - 1, self._ran_halves
-        goes_on, self._width = width == self._width, width
+        goes_on = width == self._width
+        self._width = 0 if self.wakes else width  # the next step runs in this one's wait
         context = self._context * step.sequences // max(self._running, 1)
         known = self._table.seconds(step.sequences, width, context)
         own = (step.plan_ns + step.verify_ns + step.commit_ns) / 1e9

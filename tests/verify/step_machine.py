@@ -42,12 +42,14 @@ def speed(rates: Seq[float], batch: int, context: int, draft_tokens: int) -> flo
 
 class Machine:
     """Sequences of an acceptance, on this target and draft. While drafts rest one more plain step
-    runs already; num_wasted: those that proposals came too soon for."""
+    runs already: a draft that wakes waits for it. num_wasted: those that proposals came too soon
+    for."""
 
     def __init__(self, policy: TableWidth, batch: int, context: int) -> None:
         self.policy, self.batch, self.context, self.asked = policy, batch, context, 0
         self.sequences = [a_sequence() for _ in range(batch)]
-        self.draw, self.num_wasted, self._rests = random.Random(0), 0, False
+        self.draw, self.num_wasted = random.Random(0), 0
+        self._rests = self._has_run = False  # drafts rest; the step has run in the last one's wait
 
     def run(self, rates: Seq[float], steps: int, opening_s: float = 0.0) -> tuple[list[int], float]:
         """Draft tokens of each step; tokens a second. opening_s: what the first step takes more."""
@@ -61,21 +63,23 @@ class Machine:
                 sequence.history.add(self.asked, accepted)
                 sequence.kv_len = self.context
                 emitted += accepted + 1
+            plain = target_seconds(self.batch, 1, self.batch * self.context)
             took = target_seconds(self.batch, self.asked + 1, self.batch * self.context)
-            took += opening_s if number == 0 else 0.0
+            took = 0.0 if self._has_run else took + (opening_s if number == 0 else 0.0)
             step = Step(sequences=self.batch, positions=self.batch * (self.asked + 1))
-            self.asked = self._asked()
-            took += target_seconds(self.batch, 1, self.batch * self.context) * self._is_wasted
+            self.asked, is_wasted = self._asked()
             waited = draft_seconds(self.batch, self.asked)
+            waited += plain if is_wasted or self._has_run else 0.0
             step.verify_ns, step.wait_ns = int(took * 1e9), int(waited * 1e9)
             self.policy.observe(step)
             chosen.append(self.asked)
             tokens, seconds = tokens + emitted, seconds + took + waited
         return chosen, tokens / seconds
 
-    def _asked(self) -> int:
-        asked = self.policy.draft_tokens(self.sequences)
-        self._is_wasted = self._rests and asked > 0 and not self.policy.wakes
-        self.num_wasted += self._is_wasted
-        self._rests = not asked
-        return 0 if self.policy.wakes else asked
+    def _asked(self) -> tuple[int, bool]:
+        """Proposals asked for now, and whether the step that runs already is in vain."""
+        asked, rested = self.policy.draft_tokens(self.sequences), self._rests
+        self._rests, self._has_run = not asked, rested and self.policy.wakes
+        is_wasted = rested and asked > 0 and not self.policy.wakes
+        self.num_wasted += is_wasted
+        return 0 if self.policy.wakes else asked, is_wasted

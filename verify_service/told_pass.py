@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class ToldPass:
-    """chosen [sessions, count + 3] int32, rows [sessions * (count + 1), hidden]: on the device once
-    the pass has ended; of the ids that a step of `count` proposals may have, where a graph may have
-    room for more."""
+    """chosen [sessions, width + 2] int32, rows [sessions * width, hidden]: on the device once the
+    pass has ended; of the ids that a step of `count` proposals may have: a graph may have room for
+    more, and a plain step has one."""
 
     def __init__(self, sessions: Mapping[int, int], verified: "Verified", count: int) -> None:
-        number, self._width = len(sessions), count + 1
+        number, self._width = len(sessions), min(count + 1, verified.width)
         self._places = {session: place for place, session in enumerate(sessions)}
         self._count = count
         slots = verified.slots.view(-1, verified.width)[:number, : self._width]

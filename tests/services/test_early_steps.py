@@ -14,6 +14,7 @@ from tests.services.requests import Call, seat, start
 from tests.services.served import Draft, Verify, serve_draft, serve_verify
 from tests.transport.fake_driver import COMPILER
 from tests.verify.early import EarlyDraft, EarlyTarget
+from tests.verify.test_early_drafts import Waking
 from verify_service.draft_link import GrpcDraftLink
 
 pytest.importorskip("triton")
@@ -70,6 +71,19 @@ def test_steps_go_from_one_to_the_other_and_tokens_are_the_plain_ones() -> None:
     with services() as (draft, verify, target, _drafting):
         assert [call.finish()[0] for call in calls(draft, verify)] == answers
         assert early_steps(draft) > 20 and target.num_ahead > 5
+        assert verify.engine.drafting.num_faults == 0
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_draft_that_wakes_is_told_the_plain_step_before() -> None:
+    """One id of each sequence told as eight: a draft that goes on from other tokens' rows."""
+    answers = expected()
+    with services() as (draft, verify, target, drafting):
+        verify.engine._widths = Waking(5)
+        assert [call.finish()[0] for call in calls(draft, verify)] == answers
+        steps = [s for s in verify.engine.timeline.steps if not s.prompt_positions]
+        drafted = sum(step.positions > step.sequences for step in steps)
+        assert drafted > 20 and drafting.steps >= drafted - 1 and target.num_ahead >= drafted - 3
         assert verify.engine.drafting.num_faults == 0
 
 

@@ -13,8 +13,7 @@ from tests.recorded_models import PROMPTS
 from tests.services.requests import Call, seat, start
 from tests.services.served import Draft, Verify, serve_draft, serve_verify
 from tests.transport.fake_driver import COMPILER
-from tests.verify.early import EarlyDraft, EarlyTarget
-from tests.verify.test_early_drafts import Waking
+from tests.verify.early import EarlyDraft, EarlyTarget, Waking
 from verify_service.draft_link import GrpcDraftLink
 
 pytest.importorskip("triton")

@@ -14,6 +14,8 @@ from verify_service.accept import accept
 from verify_service.early_rows import known_end
 from verify_service.scheduler import Work
 from verify_service.sequence import Chosen
+from verify_service.sequence import Sequence as Running
+from verify_service.width_policy import PlannedWidth
 
 
 @dataclass
@@ -126,3 +128,16 @@ class EarlyDraft:
         if self.spoilt and self.steps % self.spoilt == 0:
             return Begun([(0, current) for _, current in taken], [[1] * count for _ in parts])
         return Begun(taken, found)
+
+
+class Waking(PlannedWidth):
+    """By turns six plain steps and six with drafts, which wake a step before they are asked."""
+
+    def __init__(self, draft_tokens: int) -> None:
+        super().__init__()
+        self._draft_tokens, self._steps = draft_tokens, 0
+
+    def draft_tokens(self, sequences: Sequence[Running]) -> int:
+        self._steps += 1
+        self.wakes = self._steps % 12 == 6
+        return 0 if self._steps % 12 < 6 else self._draft_tokens

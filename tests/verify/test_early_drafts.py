@@ -1,6 +1,6 @@
 """Drafts that begin behind the target's step, on one device: the same tokens, and fewer waits."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,7 @@ from domino_cli.in_process import InProcess, collect
 from domino_serve.v1 import speculation_pb2 as spec
 from tests.engines import engines
 from tests.standing_still import standing_still
-from tests.verify.early import EarlyDraft, EarlyTarget
-from verify_service.sequence import Sequence as Running
-from verify_service.width_policy import PlannedWidth
+from tests.verify.early import EarlyDraft, EarlyTarget, Waking
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 TARGET, DRAFT = GOLDEN / "target_qwen3_tiny", GOLDEN / "f2_domino_generate_shift"
@@ -51,19 +49,6 @@ def test_the_tokens_are_the_plain_ones(options: dict[str, int]) -> None:
         assert draft.steps > 0.9 * steps and draft.num_begun > 100
         assert target.num_ahead > 0.85 * steps, "those who join come in beside the others"
         assert running.engine.drafting.num_faults == 0
-
-
-class Waking(PlannedWidth):
-    """By turns six plain steps and six with drafts, which wake a step before they are asked."""
-
-    def __init__(self, draft_tokens: int) -> None:
-        super().__init__()
-        self._draft_tokens, self._steps = draft_tokens, 0
-
-    def draft_tokens(self, sequences: Sequence[Running]) -> int:
-        self._steps += 1
-        self.wakes = self._steps % 12 == 6
-        return 0 if self._steps % 12 < 6 else self._draft_tokens
 
 
 def test_a_draft_that_wakes_begins_behind_the_plain_step_that_runs_already() -> None:

@@ -15,7 +15,7 @@ from domino_cli.in_process import InProcess, collect
 from domino_serve.v1 import speculation_pb2 as spec
 from tests.engines import engines
 from tests.tiny_models import VOCAB, write_draft, write_target
-from tests.verify.test_early_drafts import Waking
+from tests.verify.early import Waking
 from tests.verify.test_width_policy import Scripted
 from verify_service.gpu_late_rows import ROWS, LateRows
 from verify_service.sequence import Request, Sequence

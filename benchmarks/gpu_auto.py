@@ -104,10 +104,10 @@ def load_of(place: Place, width: int, rate: float | None, new: int) -> Load:
     )
 
 
-def tokens(rate: float, width: int) -> int:
-    """What STEPS steps of that width give a request, LONG at least; all arms write as many: steps
+def tokens(rate: float) -> int:
+    """What STEPS steps of the widest give a request, LONG at least; all arms write as many: steps
     grow with the context, and a GPU slows down after some."""
-    return round(max(STEPS * sum(rate**j for j in range(width)), LONG))
+    return round(max(STEPS * sum(rate**j for j in range(max(WIDTHS))), LONG))
 
 
 def row(pair: Pair, place: Place, name: str, plain: list[float]) -> Row:
@@ -115,7 +115,7 @@ def row(pair: Pair, place: Place, name: str, plain: list[float]) -> Row:
     rate, most = RATES[name], max(WIDTHS)
     assert pair.costs is not None
     policy = TableWidth(pair.costs, most - 1)
-    load = load_of(place, most, rate, tokens(rate, most))
+    load = load_of(place, most, rate, tokens(rate))
     pair.run(load, policy)  # it learns, and the GPU is as warm for every arm
     fixed = {f"b{width}": load_of(place, width, rate, load.new) for width in WIDTHS}
     runs = {arm: [pair.run(of_one).expected_tok_s] for arm, of_one in fixed.items()}

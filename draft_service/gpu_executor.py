@@ -21,7 +21,9 @@ from draft_service.gpu_model import GpuDraft, Rows
 from draft_service.gpu_step import Rollouts, Step, StepGraphs, batch_buckets, count_buckets
 from serving.draft_config import DraftConfig
 
-OUTSIDE = (16, 32, 64, 128, 256)  # rows outside a graph for which products are compiled
+# Rows outside graphs for which products are compiled at start: a short prompt, or a draft that
+# rested and lacks some, would wait 40 ms.
+OUTSIDE = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class GpuExecutor:
             with torch.inference_mode():
                 self._graphs.capture()
                 compile_begin(self._graphs.holding(next(iter(rollouts)), 1, 1), model)
-                for rows in OUTSIDE:  # nor a draft's that wakes, nor a short prompt's
+                for rows in OUTSIDE:
                     nowhere = np.array([[0], [-1]], np.int32).repeat(rows, axis=1)
                     self._store(torch.zeros(rows, config.hidden_size, dtype=model.dtype), nowhere)
 

@@ -101,7 +101,7 @@ def next_step(
     """Rows the draft lacks, and the block to draft once it has them all."""
     step, asked = rows_step(draft, sequence.kv_len, max_rows), wanted(sequence, draft, draft_tokens)
     has_all = draft.kv_len + step.num_rows == sequence.kv_len
-    if not sequence.in_prefill and has_all and asked > 0:
+    if not sequence.in_prefill and has_all and asked:
         step.current = sequence.tokens[-1]
         step.draft_tokens = asked
     return step
@@ -114,5 +114,5 @@ def wanted(sequence: Sequence, draft: DraftSession, draft_tokens: int | None) ->
     never pass the end of the context.
     """
     left = sequence.request.max_tokens - sequence.num_generated
-    most = min(draft.plan.draft_tokens, left - 1)
+    most = max(0, min(draft.plan.draft_tokens, left - 1))
     return most if draft_tokens is None else min(most, draft_tokens)

@@ -117,7 +117,7 @@ class EarlyDrafts:
         if 1 < item.choices == len(item.ids):
             return item.choices - 1
         draft = item.sequence.draft
-        return max(0, wanted(item.sequence, draft, self._most)) if draft else 0
+        return wanted(item.sequence, draft, self._most) if draft else 0
 
     def go_on(self, link: DraftLink, request: draft_pb2.StepRequest) -> bool:
         """Whether the link's draft does already what is asked for."""
@@ -153,7 +153,7 @@ class EarlyDrafts:
             if place is None or draft is None or draft.plan.link is not self._link:
                 return None
             row, start = place
-            current, count = sequence.tokens[-1], max(wanted(sequence, draft, draft_tokens), 0)
+            current, count = sequence.tokens[-1], wanted(sequence, draft, draft_tokens)
             if self._begun.taken[row] != (sequence.kv_len - start, current) or count > self._count:
                 return None
             work.append(Work(sequence=sequence, ids=[current, *[0] * count], choices=1 + count))
